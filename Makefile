@@ -1,0 +1,68 @@
+# Everything runs in .venv, which is made on first use. Another Python: make PYTHON=python3.13 setup
+
+PYTHON      ?= python3
+PYTEST_ARGS ?=
+VENV        := .venv
+BIN         := $(VENV)/bin
+CODE        := src tests $(sort $(dir $(wildcard benchmarks/*.py examples/*.py)))
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:  # two installs into one .venv at a time would spoil it
+.PHONY: help quickstart setup lint format test test-all bench clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+quickstart: $(VENV)/.samples ## Install what training needs and train on the embedded digits, into runs/quickstart
+	$(BIN)/samegrad train --out runs/quickstart
+
+setup: $(VENV)/.installed ## Install the package with everything for development into .venv
+
+lint: $(VENV)/.installed ## Check format, style and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(CODE)
+
+format: $(VENV)/.installed ## Rewrite the code in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: lint ## Run lint and the tests, without the slow ones and those for GPUs; more options: PYTEST_ARGS="-n 4"
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(PYTEST_ARGS)
+
+test-all: lint ## Run lint and all tests; those for GPUs skip themselves where there is none
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(VENV)/.samples ## Measure the time of a training step
+	$(BIN)/python benchmarks/bench_step.py
+
+clean: ## Remove caches and build output; .venv and runs stay
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
+	find src tests $(wildcard benchmarks examples) -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# Three stamps. Development includes what quickstart needs, so it sets both; either order works.
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "Installing samegrad and its development tools into $(VENV). With PyTorch to fetch, this takes minutes."
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(VENV)/.samples $@
+
+$(VENV)/.samples: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "Installing samegrad and its sample data into $(VENV). With PyTorch to fetch, this takes minutes."
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[samples]'
+	@touch $@
+
+$(VENV)/.created:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "$(PYTHON) was not found. Install Python 3.11 or newer," \
+	       "or name one: make PYTHON=python3.13 setup" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "samegrad needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1)." \
+	       "Name a newer one: make PYTHON=python3.13 setup" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) lacks the modules venv and ensurepip. On Debian and Ubuntu install the package" \
+	       "$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')" \
+	       "(or python3-venv), then run make again." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@

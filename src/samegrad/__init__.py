@@ -1,0 +1,71 @@
+"""samegrad: train a PyTorch model on any number of devices with the same result, bit for bit.
+
+    import samegrad as sg
+
+    trainer = sg.Trainer(model, loss, optimizer, sg.Recipe(batch_size=256))
+    trainer.fit(train_set, epochs=10, validate=test_set)
+
+Names are loaded on first use, so that `import samegrad` costs nothing and does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from samegrad import data, errors, models
+    from samegrad.errors import SamegradError
+    from samegrad.parallel import (
+        allreduce,
+        current_world,
+        devices,
+        fingerprint,
+        replicate_parameters,
+        split_batch,
+    )
+    from samegrad.recipe import Recipe
+    from samegrad.trainer import EpochReport, StepReport, Trainer, accuracy
+    from samegrad.workers import launch
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "EpochReport",
+    "Recipe",
+    "SamegradError",
+    "StepReport",
+    "Trainer",
+    "accuracy",
+    "allreduce",
+    "current_world",
+    "data",
+    "devices",
+    "errors",
+    "fingerprint",
+    "launch",
+    "models",
+    "replicate_parameters",
+    "split_batch",
+]
+
+_HOMES = {
+    "workers": ["launch"],
+    "errors": ["SamegradError"],
+    "recipe": ["Recipe"],
+    "parallel": ["allreduce", "current_world", "devices", "fingerprint", "replicate_parameters", "split_batch"],
+    "trainer": ["EpochReport", "StepReport", "Trainer", "accuracy"],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("data", "errors", "models"):
+        return importlib.import_module(f"samegrad.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'samegrad' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"samegrad.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,107 @@
+"""Every error that samegrad raises on purpose.
+
+    SamegradError
+    +-- ConfigurationError (ValueError)      an argument, or a combination of arguments, that cannot work
+    |   `-- DeviceUnavailable                a device that this machine does not have
+    +-- DataError (ValueError)               what is wrong with the data that training reads
+    |   +-- DataMissing (FileNotFoundError)  not there, and not to be had
+    |   `-- DataCorrupt                      there, but not what it should be
+    +-- TrainingError (RuntimeError)         the model or the loss did something that training cannot go on from
+    |   `-- NonFiniteLoss (FloatingPointError)
+    +-- GroupError (RuntimeError)            what happened to a rank of the group
+    |   +-- WorkerFailed                     the function raised in a worker; carries its traceback
+    |   +-- WorkerDied (ChildProcessError)   a worker ended without an answer: killed, or it left by itself
+    |   +-- PeerFailed (ConnectionError)     seen by a rank: another one failed, this one stops too
+    |   `-- PeerTimeout (TimeoutError)       seen by a rank: another one did not arrive before the deadline
+    `-- OutputError (OSError)                a result could not be written or read back
+
+Each class also derives from the builtin that a caller would guess. A message answers four questions: what failed,
+where, what was expected and what came instead, and what to do about it. All of them pickle.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigurationError",
+    "DataCorrupt",
+    "DataError",
+    "DataMissing",
+    "DeviceUnavailable",
+    "GroupError",
+    "NonFiniteLoss",
+    "OutputError",
+    "PeerFailed",
+    "PeerTimeout",
+    "SamegradError",
+    "TrainingError",
+    "WorkerDied",
+    "WorkerFailed",
+]
+
+
+class SamegradError(Exception):
+    """Base of all errors that samegrad raises on purpose."""
+
+
+class ConfigurationError(SamegradError, ValueError):
+    """An argument, or a combination of arguments, that cannot work."""
+
+
+class DeviceUnavailable(ConfigurationError):
+    """A device was asked for that this machine does not have."""
+
+
+class DataError(SamegradError, ValueError):
+    """Something is wrong with the data that training reads."""
+
+
+class DataMissing(DataError, FileNotFoundError):
+    """A file or data set is not there and cannot be fetched."""
+
+
+class DataCorrupt(DataError):
+    """A file is there but is not what it should be: cut off, of another format, with impossible values."""
+
+
+class TrainingError(SamegradError, RuntimeError):
+    """The model or the loss did something that training cannot go on from."""
+
+
+class NonFiniteLoss(TrainingError, FloatingPointError):
+    """The loss of a shard is NaN or infinite; the parameters are those of the step before."""
+
+
+class GroupError(SamegradError, RuntimeError):
+    """Something happened to a rank of the group."""
+
+    def __init__(self, message: str, rank: int = -1) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+class WorkerFailed(GroupError):
+    """The launched function raised in a worker. `worker_traceback` is what the worker would have printed."""
+
+    def __init__(self, message: str, rank: int = -1, worker_traceback: str = "") -> None:
+        super().__init__(message, rank)
+        self.worker_traceback = worker_traceback
+
+
+class WorkerDied(GroupError, ChildProcessError):
+    """A worker ended without giving its answer. `exit_code` is negative for a signal, as in `subprocess`."""
+
+    def __init__(self, message: str, rank: int = -1, exit_code: int = 0) -> None:
+        super().__init__(message, rank)
+        self.exit_code = exit_code
+
+
+class PeerFailed(GroupError, ConnectionError):
+    """Another rank failed, so this one stops too."""
+
+
+class PeerTimeout(GroupError, TimeoutError):
+    """Another rank did not arrive before the deadline."""
+
+
+class OutputError(SamegradError, OSError):
+    """A result could not be written, or could not be read back."""

@@ -1,0 +1,141 @@
+"""What shards do to a model's buffers (running statistics, counters, tables): the number of ranks never matters.
+
+Every shard starts from the buffers as they were at the start of the step. Afterwards a floating buffer becomes the
+weighted mean over the shards of what each made of it, added along the tree; an integer or boolean one becomes what the
+first shard made of it. A buffer that no shard changed keeps its bits: a mean of equal values need not have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from samegrad.errors import TrainingError
+from samegrad.executors import Group
+from samegrad.parallel.layout import FlatLayout
+from samegrad.shards import Node
+from samegrad.summation import RunningSum, Value
+
+__all__ = ["ShardBuffers"]
+
+
+class ShardBuffers:
+    """The buffers of `module` during steps whose shards this rank and others of `group` compute.
+
+    A step is: `begin`, then for each shard of this rank `enter` and `leave`, then `finish` with the records of all.
+    """
+
+    def __init__(
+        self, module: nn.Module, group: Group, cut: Sequence[range], leaves: int, device: torch.device
+    ) -> None:
+        self._places: list[tuple[str, nn.Module, str]] = []  # name, owner and key of each buffer
+        seen: set[int] = set()
+        for prefix, owner in module.named_modules():
+            for key, buffer in owner._buffers.items():
+                if buffer is not None and id(buffer) not in seen:
+                    seen.add(id(buffer))
+                    self._places.append((f"{prefix}.{key}".lstrip("."), owner, key))
+        self.tensors: list[Tensor] = [self._current(place) for place in range(len(self._places))]
+        floating = [buffer.is_floating_point() or buffer.is_complex() for buffer in self.tensors]
+        self._means = [place for place, is_floating in enumerate(floating) if is_floating]
+        self._firsts = [place for place, is_floating in enumerate(floating) if not is_floating]
+        self._group = group
+        self._held, self._leaves = cut[group.rank], leaves
+        self._layout = FlatLayout([self.tensors[place] for place in self._means])
+        self._sum = group.tree_sum(cut, leaves, self._layout.sizes) if group.size > 1 and self._means else None
+        self._total = self._layout.allocate(device)
+        self._start: list[Tensor] = []
+        self._running: RunningSum | None = None
+        self._changed: set[int] = set()
+        self._first: dict[int, Tensor] = {}
+
+    def begin(self) -> None:
+        """Remembers the buffers as they are at the start of a step."""
+        self._start = [buffer.clone() for buffer in self.tensors]
+        place = None if self._sum is None else self._slot_views
+        self._running = RunningSum(self._held, self._leaves, place)
+        self._changed, self._first = set(), {}
+
+    def enter(self) -> None:
+        """Puts the buffers back to the start of the step."""
+        if self.tensors:
+            for place, (_, owner, key) in enumerate(self._places):
+                if owner._buffers[key] is not self.tensors[place]:
+                    owner._buffers[key] = self.tensors[place]
+            torch._foreach_copy_(self.tensors, self._start)
+
+    def leave(self, shard: int, fraction: float | None, is_first: bool) -> None:
+        """Takes what `shard` made of the buffers; its part of the minibatch is `fraction`, None if it is absent.
+
+        is_first: this is the first shard of the whole minibatch that is not absent.
+        """
+        if self._running is None or not self.tensors:
+            return
+        if fraction is None:
+            self._running.add(shard, None)
+            return
+        now = [self._current(place) for place in range(len(self._places))]
+        for place, (start, buffer) in enumerate(zip(self._start, now, strict=True)):
+            if buffer.shape != start.shape or buffer.dtype != start.dtype:
+                raise TrainingError(
+                    f"buffer {self._places[place][0]} was {list(start.shape)} {start.dtype} at the start of the step; "
+                    f"shard {shard} made it {list(buffer.shape)} {buffer.dtype}. Buffers must keep shape and dtype "
+                    f"while training"
+                )
+            if place not in self._changed and not torch.equal(buffer, start):
+                self._changed.add(place)
+        with torch.no_grad():
+            means: Value = [now[place].detach() * fraction for place in self._means]
+        self._running.add(shard, means)
+        if is_first:
+            self._first = {place: now[place].detach().clone() for place in self._firsts}
+
+    def record(self) -> bytes:
+        """What the other ranks must know: which buffers changed, and the values that the first shard's rank alone has."""
+        flags = bytes(place in self._changed for place in range(len(self._places)))
+        return flags + b"".join(_bytes(self._first[place]) for place in self._firsts if place in self._first)
+
+    def finish(self, records: Sequence[bytes], present: Collection[Node], first_rank: int) -> None:
+        """Gives every buffer its value after the step, from the records of all ranks.
+
+        present: the subtrees, of all ranks, that are not absent. first_rank: who computed the first shard.
+        """
+        if self._running is None or not self.tensors:
+            return
+        count = len(self._places)
+        changed = {place for place in range(count) if any(record[place] for record in records)}
+        self.enter()
+        if self._means:
+            if self._sum is None:
+                ((_, total),) = self._running.values()
+            else:
+                self._sum.run(present, self._total)
+                total = list(self._layout.views(self._total))
+            for place, mean in zip(self._means, total, strict=True):
+                if place in changed and mean is not None:
+                    self.tensors[place].copy_(mean)
+        values = memoryview(records[first_rank])[count:]
+        for place in self._firsts:
+            buffer = self.tensors[place]
+            nbytes = buffer.numel() * buffer.element_size()
+            if place in changed and nbytes:
+                raw = torch.frombuffer(bytearray(values[:nbytes]), dtype=torch.uint8)
+                buffer.copy_(raw.view(buffer.dtype).view(buffer.shape))
+            values = values[nbytes:]
+
+    def _current(self, place: int) -> Tensor:
+        _, owner, key = self._places[place]
+        buffer = owner._buffers[key]
+        if buffer is None:
+            raise TrainingError(f"buffer {self._places[place][0]} was removed while training")
+        return buffer
+
+    def _slot_views(self, position: int) -> list[Tensor]:
+        assert self._sum is not None
+        return self._layout.views(self._sum.slot(position))
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""

@@ -1,0 +1,57 @@
+"""The settings of torch that a recipe needs on a device, and the differences between kinds of device, in one place."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch.utils import deterministic
+
+from samegrad.errors import TrainingError
+from samegrad.recipe import Recipe
+
+__all__ = ["as_recipe_says"]
+
+
+@contextlib.contextmanager
+def as_recipe_says(recipe: Recipe, device: torch.device) -> Iterator[None]:
+    """Computes with the recipe's threads and, where it is exact, with operations that repeat their bits.
+
+    Everything is put back afterwards. On CUDA an operation without a deterministic kernel raises TrainingError.
+    """
+    threads = torch.get_num_threads()
+    if threads != recipe.threads:
+        torch.set_num_threads(recipe.threads)
+    try:
+        if device.type == "cuda" and recipe.exact:
+            with _deterministic():
+                yield
+        else:
+            yield
+    finally:
+        if threads != recipe.threads:
+            torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def _deterministic() -> Iterator[None]:
+    was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
+    filling = deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    deterministic.fill_uninitialized_memory = False  # every value we read has been written
+    try:
+        yield
+    except RuntimeError as error:
+        if "does not have a deterministic implementation" not in str(error):
+            raise
+        raise TrainingError(
+            f"the recipe is exact, but {str(error).split('.')[0]}. Replace the operation, or give up the guarantee "
+            f"with Recipe(exact=False)"
+        ) from error
+    finally:
+        torch.use_deterministic_algorithms(was[0], warn_only=was[1])
+        torch.backends.cudnn.benchmark = benchmark
+        deterministic.fill_uninitialized_memory = filling

@@ -1,0 +1,67 @@
+"""Data-parallel training from its parts, in one process: for who wants to see every step, or to build another way.
+
+A plain list of devices (the same one twice is fine), a plain list of parameters for each, and a list of gradients that
+are added up. `examples/from_scratch.py` trains with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samegrad.errors import ConfigurationError
+from samegrad.executors import local_tree_sum
+from samegrad.parallel.layout import aligned
+from samegrad.parallel.nested import count_examples, cut, map_tensors
+from samegrad.shards import Node, even
+from samegrad.workers import parse_devices
+from samegrad.workers.devices import usable_cores
+
+__all__ = ["allreduce", "devices", "replicate_parameters", "split_batch"]
+
+
+def devices(spec: str | int | Sequence[str] = "auto") -> list[torch.device]:
+    """The devices meant by `spec` ("auto", 2, "cpu:2", "cuda:0,cuda:1"), one for each part of a batch."""
+    names = parse_devices(spec, cuda=torch.cuda.device_count(), cores=usable_cores())
+    return [torch.device(name) for name in names]
+
+
+def replicate_parameters(parameters: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:
+    """Copies of `parameters` on `device`, as leaves that collect gradients."""
+    return [parameter.detach().to(device, copy=True).requires_grad_() for parameter in parameters]
+
+
+def split_batch(X: Any, y: Any, devices: Sequence[torch.device | str]) -> tuple[list[Any], list[Any]]:
+    """Cuts X and y (tensors, or any structure of tensors) into one part for each device, and moves them there.
+
+    The parts are contiguous and differ by one example at most; with fewer examples than devices the last are empty.
+    """
+    if not devices:
+        raise ConfigurationError("split_batch: no devices were given")
+    total = count_examples((X, y))
+    parts = [
+        map_tensors(lambda tensor, device=device: aligned(tensor).to(device), cut((X, y), rows, total))
+        for rows, device in zip(even(total, len(devices)), devices, strict=True)
+    ]
+    return [part[0] for part in parts], [part[1] for part in parts]
+
+
+def allreduce(tensors: Sequence[Tensor]) -> None:
+    """Replaces each of `tensors`, on whatever devices, by the sum of all, added in pairs, then pairs of pairs.
+
+    All must have one shape and dtype. What they hold afterwards has the same bits everywhere.
+    """
+    kinds = {(tuple(tensor.shape), tensor.dtype) for tensor in tensors}
+    if len(kinds) != 1:
+        found = ", ".join(f"{list(tensor.shape)} {tensor.dtype}" for tensor in tensors) or "none"
+        raise ConfigurationError(f"allreduce: all tensors must have the same shape and dtype; got {found}")
+    with torch.no_grad():
+        target = tensors[0].device
+        parts = [(Node(0, leaf), tensor.to(target)) for leaf, tensor in enumerate(tensors)]
+        total = local_tree_sum(parts, len(tensors))
+        if len(tensors) > 1:
+            for tensor in tensors:
+                tensor.copy_(total)

@@ -1,0 +1,70 @@
+"""The recipe: all that determines the bits of a training run, and nothing else. Pure: no torch.
+
+Two runs with equal recipes, data, model and optimizer on the same kind of device have equal fingerprints, whatever the
+number of devices. What only determines how the result is computed (devices, shares, the way of updating) is not here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from samegrad.errors import ConfigurationError
+
+__all__ = ["Recipe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All that determines the bits; every field is checked when it is made, so that a Recipe is always possible.
+
+    batch_size: examples of the global minibatch, over all devices; the last minibatch of an epoch may be shorter.
+    shards: parts that the minibatch is cut into, each computed alone; at most `batch_size`. At least the number of
+        devices that shall share it, now or later.
+    seed: of the order of the examples and of every generator that the model draws from.
+    shuffle: whether each epoch has its own random order, or the order of the data set.
+    threads: CPU threads of each worker; libraries cut their work by it, so it changes the bits.
+    clip_norm: the largest norm that the gradient of all parameters together may have; it is scaled down to it.
+    exact: refuse operations that do not give the same bits twice (on CUDA). False trades the guarantee for them.
+    """
+
+    batch_size: int = 256
+    shards: int = 8
+    seed: int = 0
+    shuffle: bool = True
+    threads: int = 1
+    clip_norm: float | None = None
+    exact: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch_size", 1), ("shards", 1), ("seed", 0), ("threads", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ConfigurationError(f"recipe: {name} must be a whole number of at least {least}; got {value!r}")
+        clip = self.clip_norm
+        if clip is not None and (not isinstance(clip, int | float) or not 0 < clip < float("inf")):
+            raise ConfigurationError(f"recipe: clip_norm must be a positive number or None; got {clip!r}")
+        for name in ("shuffle", "exact"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigurationError(f"recipe: {name} must be True or False; got {getattr(self, name)!r}")
+        if self.batch_size < self.shards:
+            raise ConfigurationError(
+                f"recipe: a minibatch of {self.batch_size} examples cannot be cut into {self.shards} shards of at least "
+                f"one. Use a batch size of at least {self.shards}, or at most {self.batch_size} shards "
+                f"(--batch-size, --shards)"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as plain JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Recipe:
+        """The inverse of `to_json`; unknown fields are refused, since they might have determined the bits."""
+        unknown = sorted(set(record) - {field.name for field in dataclasses.fields(cls)})
+        if unknown:
+            raise ConfigurationError(
+                f"recipe: unknown fields {', '.join(unknown)}; was it written by a newer version of samegrad?"
+            )
+        return cls(**record)

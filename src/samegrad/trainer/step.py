@@ -1,0 +1,190 @@
+"""One training step: the shards of a minibatch on their ranks, the exchange, the update.
+
+The way of a gradient: forward and backward of each shard alone, its gradients added to the running subtree
+(`GradientSum`), the exchange along the tree (the group's `TreeSum`), `.grad`, clipping, the optimizer.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from samegrad.errors import NonFiniteLoss, TrainingError
+from samegrad.keys import generator_key
+from samegrad.parallel.buffers import ShardBuffers
+from samegrad.parallel.clipping import clip_gradients
+from samegrad.parallel.generators import seed_generators
+from samegrad.parallel.gradients import GradientSum, GradientTwice
+from samegrad.parallel.layout import aligned
+from samegrad.parallel.nested import map_tensors
+from samegrad.parallel.world import World
+from samegrad.recipe import Recipe
+from samegrad.shards import Node, leaves_of, subtrees, tree_sum
+
+__all__ = ["ShardedStep", "Weight", "to_device"]
+
+Weight = Callable[[Any, Any], "Tensor | float"]
+"""Takes inputs and targets of a shard; returns what its mean loss counts (examples, tokens, valid targets)."""
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """Every tensor of `batch` on `device`, starting at a boundary."""
+    return map_tensors(lambda tensor: aligned(tensor.to(device, non_blocking=True)), batch)
+
+
+class ShardedStep:
+    """Steps of `model` under `recipe`; this rank computes the shards `cut[rank]` of each minibatch.
+
+    owned_by: the positions of the parameters that each rank updates, if they are shared; None if everyone updates all.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any, Any], Tensor],
+        optimizer: torch.optim.Optimizer,
+        recipe: Recipe,
+        world: World,
+        device: torch.device,
+        cut: Sequence[range],
+        weight: Weight | None,
+        owned_by: Sequence[Sequence[int]] | None,
+    ) -> None:
+        self._model, self._loss, self._optimizer = model, loss, optimizer
+        self._recipe, self._world, self._device = recipe, world, device
+        self._cut, self._weight, self._owned_by = cut, weight, owned_by
+        self._parameters = list(model.parameters())
+        own = None if owned_by is None else owned_by[world.rank]
+        self._gradients = GradientSum(list(model.named_parameters()), world.group, cut, recipe.shards, own)
+        # With one shard, what it makes of the buffers is the result.
+        self._buffers = ShardBuffers(model, world.group, cut, recipe.shards, device) if recipe.shards > 1 else None
+        self._nodes = [node for part in cut for node in subtrees(part, recipe.shards)]
+
+    def run(
+        self, epoch: int, step: int, sizes: Sequence[int], get: Callable[[int], tuple[Any, Any]]
+    ) -> tuple[float, float]:
+        """One step on a minibatch whose shards have `sizes` examples, of which `get` fetches one shard's X and y.
+
+        Returns the mean loss of the minibatch and what it counts (the number of examples, or the sum of the weights).
+        Raises NonFiniteLoss on all ranks alike, with parameters and buffers as they were before the step.
+        """
+        held = self._cut[self._world.rank]
+        batches = {shard: get(shard) for shard in held if sizes[shard]} if self._weight is not None else None
+        weights = list(map(float, sizes)) if batches is None else self._gather_weights(epoch, step, batches)
+        total = math.fsum(weights)
+        if not total > 0:
+            raise TrainingError(f"epoch {epoch}, step {step}: the weights of all shards are 0; nothing to learn from")
+        fractions = [weight / total if weight > 0 else None for weight in weights]
+        first = next(shard for shard, fraction in enumerate(fractions) if fraction is not None)
+        while True:
+            try:
+                losses = self._compute(epoch, step, fractions, first, batches.__getitem__ if batches else get)
+                break
+            except GradientTwice:
+                continue
+        mean = self._exchange(epoch, step, losses, fractions, first)
+        self._update()
+        # What is drawn between steps must not depend on which shard this rank computed last.
+        seed_generators(generator_key(self._recipe.seed, "after", epoch, step), self._device)
+        return mean, total
+
+    def _gather_weights(self, epoch: int, step: int, batches: dict[int, tuple[Any, Any]]) -> list[float]:
+        assert self._weight is not None
+        own = [0.0] * self._recipe.shards
+        for shard, (X, y) in batches.items():
+            own[shard] = float(self._weight(X, y))
+            if not 0 <= own[shard] < math.inf:
+                raise TrainingError(f"epoch {epoch}, step {step}: the weight of shard {shard} is {own[shard]}")
+        return self._by_shard(self._world.group.gather(struct.pack(f"<{len(own)}d", *own)))
+
+    def _by_shard(self, records: Sequence[bytes]) -> list[float]:
+        """One number for each shard, out of the record of the rank that holds it."""
+        rows = [struct.unpack_from(f"<{self._recipe.shards}d", record) for record in records]
+        return [rows[rank][shard] for rank, part in enumerate(self._cut) for shard in part]
+
+    def _compute(
+        self,
+        epoch: int,
+        step: int,
+        fractions: Sequence[float | None],
+        first: int,
+        get: Callable[[int], tuple[Any, Any]],
+    ) -> list[float]:
+        """Forward and backward of this rank's shards; their losses, by shard (0.0 elsewhere)."""
+        self._gradients.begin()
+        if self._buffers is not None:
+            self._buffers.begin()
+        losses: dict[int, Tensor] = {}
+        for shard in self._cut[self._world.rank]:
+            fraction = fractions[shard]
+            self._gradients.enter(shard)
+            if fraction is not None:
+                if self._buffers is not None:
+                    self._buffers.enter()
+                losses[shard] = self._forward_backward(epoch, step, shard, fraction, get(shard))
+            self._gradients.leave(shard, fraction is None)
+            if self._buffers is not None:
+                self._buffers.leave(shard, fraction, shard == first)
+        return [float(losses[shard]) if shard in losses else 0.0 for shard in range(self._recipe.shards)]
+
+    def _forward_backward(self, epoch: int, step: int, shard: int, fraction: float, batch: tuple[Any, Any]) -> Tensor:
+        X, y = to_device(batch, self._device)
+        seed_generators(generator_key(self._recipe.seed, "shard", epoch, step, shard), self._device)
+        loss = self._loss(self._model(X), y)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise TrainingError(f"the loss must be one number, the mean over the examples it is given; got {found}")
+        if not loss.requires_grad:
+            raise TrainingError(
+                "the loss does not depend on any parameter that is trained; is everything frozen, or detached?"
+            )
+        loss.backward(None if fraction == 1.0 else torch.full_like(loss, fraction))
+        return loss.detach()
+
+    def _exchange(
+        self, epoch: int, step: int, losses: Sequence[float], fractions: Sequence[float | None], first: int
+    ) -> float:
+        """Makes gradients and buffers those of the minibatch on every rank; returns the mean loss."""
+        used = self._gradients.record()
+        record = struct.pack(f"<{len(losses)}d", *losses) + used
+        if self._buffers is not None:
+            record += self._buffers.record()
+        records = self._world.group.gather(record)
+        losses = self._by_shard(records)
+        self._check_losses(epoch, step, losses)
+        start = len(losses) * 8
+        present = {node for node in self._nodes if self._is_present(node, fractions)}
+        self._gradients.finish([record[start : start + len(used)] for record in records], present)
+        if self._buffers is not None:
+            first_rank = next(rank for rank, part in enumerate(self._cut) if first in part)
+            self._buffers.finish([record[start + len(used) :] for record in records], present, first_rank)
+        return tree_sum(
+            None if fraction is None else fraction * loss for loss, fraction in zip(losses, fractions, strict=True)
+        )
+
+    def _is_present(self, node: Node, fractions: Sequence[float | None]) -> bool:
+        return any(fractions[leaf] is not None for leaf in leaves_of(node, len(fractions)))
+
+    def _check_losses(self, epoch: int, step: int, losses: Sequence[float]) -> None:
+        for shard, loss in enumerate(losses):
+            if not math.isfinite(loss):
+                self._gradients.begin()
+                if self._buffers is not None:
+                    self._buffers.enter()
+                raise NonFiniteLoss(
+                    f"the loss is {loss} in epoch {epoch}, step {step}, shard {shard} of {len(losses)} (all counted from "
+                    f"0); the parameters are those of the step before. A smaller learning rate, or clip_norm, often "
+                    f"helps; if not, look at the examples of this shard"
+                )
+
+    def _update(self) -> None:
+        if self._recipe.clip_norm is not None:
+            clip_gradients(self._parameters, self._recipe.clip_norm, self._world.group, self._owned_by)
+        self._optimizer.step()
+        if self._owned_by is not None and self._world.host is not None:
+            self._world.host.counters.barrier()  # nobody reads a parameter before its owner has updated it

@@ -1,0 +1,56 @@
+"""Conversion between the units used inside (seconds, bytes, items) and the text that people read.
+
+Inside samegrad there are only seconds, bytes and bytes per second. MB is 10^6 bytes, MiB 2^20.
+
+A number is rounded to three significant digits first and gets its unit then, so that no text says "1000 ms".
+"""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["format_bytes", "format_count", "format_seconds"]
+
+
+def format_seconds(seconds: float) -> str:
+    """`seconds` with three significant digits and the unit that suits: "12.3 µs", "1.50 s"; then "2 min 05 s"."""
+    if not math.isfinite(seconds):
+        return f"{seconds} s"
+    if seconds < 0:
+        return "-" + format_seconds(-seconds)
+    rounded = _round_to_three_digits(seconds)
+    if rounded >= 60:
+        if round(seconds) < 3600:
+            return f"{round(seconds) // 60} min {round(seconds) % 60:02d} s"
+        minutes = round(seconds / 60)
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if rounded >= factor:
+            return f"{_three_digits(rounded / factor)} {unit}"
+    return "0 s" if seconds == 0 else f"{_three_digits(rounded / 1e-9)} ns"
+
+
+def format_bytes(nbytes: float) -> str:
+    """`nbytes` in decimal units: "512 B", "1.50 kB", "44.7 MB", "160 MB"."""
+    rounded = _round_to_three_digits(nbytes)
+    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(rounded) >= factor:
+            return f"{_three_digits(rounded / factor)} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def format_count(count: float) -> str:
+    """`count` with thousands separated, without decimals: "60,000"."""
+    return f"{count:,.0f}"
+
+
+def _round_to_three_digits(value: float) -> float:
+    return float(f"{value:.2e}")
+
+
+def _three_digits(value: float) -> str:
+    """Text of a `value` that has three significant digits already, up to the error of one division."""
+    for bound, digits in ((9.995, 2), (99.95, 1)):
+        if abs(value) < bound:
+            return f"{value:.{digits}f}"
+    return f"{value:.0f}"
