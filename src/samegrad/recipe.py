@@ -50,8 +50,8 @@ class Recipe:
                 raise ConfigurationError(f"recipe: {name} must be True or False; got {getattr(self, name)!r}")
         if self.batch_size < self.shards:
             raise ConfigurationError(
-                f"recipe: a minibatch of {self.batch_size} examples cannot be cut into {self.shards} shards of at least "
-                f"one. Use a batch size of at least {self.shards}, or at most {self.batch_size} shards "
+                f"recipe: a minibatch of {self.batch_size} examples cannot be cut into {self.shards} shards of at "
+                f"least one. Use a batch size of at least {self.shards}, or at most {self.batch_size} shards "
                 f"(--batch-size, --shards)"
             )
 

@@ -19,6 +19,7 @@ and contributes those: 8 shards on 3 ranks give {01}{2} | {3}{45} | {67}.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -49,7 +50,7 @@ def even(total: int, parts: int) -> list[range]:
     """Cuts `total` things into `parts` contiguous ranges whose sizes differ by at most one, larger ones first."""
     size, longer = divmod(total, parts)
     starts = [part * size + min(part, longer) for part in range(parts + 1)]
-    return [range(start, stop) for start, stop in zip(starts, starts[1:], strict=False)]
+    return [range(start, stop) for start, stop in itertools.pairwise(starts)]
 
 
 def subtrees(held: range, leaves: int) -> list[Node]:

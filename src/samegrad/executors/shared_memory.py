@@ -174,11 +174,12 @@ class SharedTreeSum:
             target = out[begin:end]
             if not steps:
                 target.copy_(values[0])
-            spare = self._spare_for(flat, len(held) - 1, end - begin) if len(steps) > 1 else []
+            spare = self._spare_for(flat, len(held) - 1, end - begin)
             for i, j in steps:
                 values[i] = torch.add(values[i], values[j], out=target if i == 0 else spare[i - 1])
 
     def _spare_for(self, flat: int, rows: int, columns: int) -> Tensor:
+        rows = rows if rows > 1 else 0  # a single addition goes to its target directly
         if self._spare[flat].numel() < rows * columns:
             self._spare[flat] = torch.empty(rows * columns, dtype=self._spare[flat].dtype)
         return self._spare[flat][: rows * columns].view(rows, columns)

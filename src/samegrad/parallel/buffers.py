@@ -93,7 +93,7 @@ class ShardBuffers:
             self._first = {place: now[place].detach().clone() for place in self._firsts}
 
     def record(self) -> bytes:
-        """What the other ranks must know: which buffers changed, and the values that the first shard's rank alone has."""
+        """What the other ranks must know: which buffers changed, and the values of the first shard."""
         flags = bytes(place in self._changed for place in range(len(self._places)))
         return flags + b"".join(_bytes(self._first[place]) for place in self._firsts if place in self._first)
 

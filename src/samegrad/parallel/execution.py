@@ -38,10 +38,10 @@ def as_recipe_says(recipe: Recipe, device: torch.device) -> Iterator[None]:
 def _deterministic() -> Iterator[None]:
     was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     benchmark = torch.backends.cudnn.benchmark
-    filling = deterministic.fill_uninitialized_memory
+    filling = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
-    deterministic.fill_uninitialized_memory = False  # every value we read has been written
+    deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # every value we read has been written
     try:
         yield
     except RuntimeError as error:
@@ -54,4 +54,4 @@ def _deterministic() -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(was[0], warn_only=was[1])
         torch.backends.cudnn.benchmark = benchmark
-        deterministic.fill_uninitialized_memory = filling
+        deterministic.fill_uninitialized_memory = filling  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ are added up. `examples/from_scratch.py` trains with them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,11 +43,15 @@ def split_batch(X: Any, y: Any, devices: Sequence[torch.device | str]) -> tuple[
     if not devices:
         raise ConfigurationError("split_batch: no devices were given")
     total = count_examples((X, y))
-    parts = [
-        map_tensors(lambda tensor, device=device: aligned(tensor).to(device), cut((X, y), rows, total))
-        for rows, device in zip(even(total, len(devices)), devices, strict=True)
-    ]
+    parts = []
+    for rows, device in zip(even(total, len(devices)), devices, strict=True):
+        move = functools.partial(_move, device=torch.device(device))
+        parts.append(map_tensors(move, cut((X, y), rows, total)))
     return [part[0] for part in parts], [part[1] for part in parts]
+
+
+def _move(tensor: Tensor, device: torch.device) -> Tensor:
+    return aligned(tensor).to(device)
 
 
 def allreduce(tensors: Sequence[Tensor]) -> None:

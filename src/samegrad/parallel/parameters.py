@@ -32,8 +32,8 @@ def compare_models(model: nn.Module, group: Group) -> None:
     first, second = (text + ["nothing"] * (length - len(text)) for text in (texts[0], texts[other]))
     a, b = next(pair for pair in zip(first, second, strict=True) if pair[0] != pair[1])
     raise ConfigurationError(
-        f"the ranks made different models: rank 0 has {a or 'nothing'} where rank {other} has {b or 'nothing'}. Build the "
-        f"same model on every rank"
+        f"the ranks made different models: rank 0 has {a or 'nothing'} where rank {other} has {b or 'nothing'}. Build "
+        f"the same model on every rank"
     )
 
 

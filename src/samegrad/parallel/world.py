@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from samegrad.executors import Group, SoloGroup
 from samegrad.executors.device_staging import DeviceGroup
@@ -67,10 +68,10 @@ def _nccl_group(worker: WorkerContext, host: SharedMemoryGroup, device: torch.de
     store = None
     timeout = timedelta(seconds=worker.timeout_s)
     if worker.rank == 0:
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timeout)
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timeout)
     port = int(host.gather(b"" if store is None else str(store.port).encode())[0])
     if store is None:
-        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timeout)
+        store = TCPStore("127.0.0.1", port, is_master=False, timeout=timeout)
     dist.init_process_group(
         "nccl", store=store, rank=worker.rank, world_size=len(worker.devices), timeout=timeout, device_id=device
     )

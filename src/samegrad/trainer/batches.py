@@ -35,7 +35,8 @@ def dataset_length(dataset: Any) -> int:
         length = len(dataset)
     except TypeError as error:
         raise ConfigurationError(
-            f"a data set needs a length and examples by number (__len__ and __getitem__); {type(dataset).__name__} has none"
+            f"a data set needs a length and examples by number (__len__ and __getitem__); {type(dataset).__name__} "
+            f"has none"
         ) from error
     if length < 1:
         raise ConfigurationError(f"the data set ({type(dataset).__name__}) has no examples")

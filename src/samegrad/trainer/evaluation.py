@@ -73,8 +73,8 @@ def _combine(world: World, names: list[str] | None, rows: list[float]) -> dict[s
     for rank, other in known:
         if other != known[0][1]:
             raise ConfigurationError(
-                f"evaluate: rank {known[0][0]} computes {known[0][1]}, but rank {rank} computes {other}; give all ranks the "
-                f"same metrics"
+                f"evaluate: rank {known[0][0]} computes {known[0][1]}, but rank {rank} computes {other}; give all "
+                f"ranks the same metrics"
             )
     names = known[0][1]
     values = [value for body in bodies for value in struct.unpack(f"<{len(body) // 8}d", body)]

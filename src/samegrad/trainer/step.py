@@ -177,9 +177,9 @@ class ShardedStep:
                 if self._buffers is not None:
                     self._buffers.enter()
                 raise NonFiniteLoss(
-                    f"the loss is {loss} in epoch {epoch}, step {step}, shard {shard} of {len(losses)} (all counted from "
-                    f"0); the parameters are those of the step before. A smaller learning rate, or clip_norm, often "
-                    f"helps; if not, look at the examples of this shard"
+                    f"the loss is {loss} in epoch {epoch}, step {step}, shard {shard} of {len(losses)} (all counted "
+                    f"from 0); the parameters are those of the step before. A smaller learning rate, or clip_norm, "
+                    f"often helps; if not, look at the examples of this shard"
                 )
 
     def _update(self) -> None:

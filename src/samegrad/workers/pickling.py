@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import types
 from collections import ChainMap
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -31,4 +31,4 @@ def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    dispatch_table = ChainMap({types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
+    dispatch_table: ClassVar[Any] = ChainMap({types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)

@@ -46,6 +46,10 @@ def main(fd: int, parent: int) -> None:
         importlib.import_module(name)
     try:
         devices = _resolve(settings)
+        if len(devices) > usable_cores():
+            importlib.import_module(
+                "torch._dynamo"
+            )  # which torch.optim imports: here once, not in turns in each worker
     except SamegradError as error:
         send_frame(launcher, Kind.REFUSED, pickle.dumps(error))
         return
