@@ -34,7 +34,8 @@ test: lint ## Run lint and the tests, without the slow ones and those for GPUs; 
 test-all: lint ## Run lint and all tests; those for GPUs skip themselves where there is none
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-bench: $(VENV)/.samples ## Measure the time of a training step
+bench: $(VENV)/.samples ## Measure start-up and the time of a training step, beside PyTorch
+	$(BIN)/python benchmarks/bench_start.py
 	$(BIN)/python benchmarks/bench_step.py
 
 clean: ## Remove caches and build output; .venv and runs stay

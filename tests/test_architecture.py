@@ -24,17 +24,17 @@ DRAWING = """\
     cli
     bench
     trainer
-    parallel
+    parallel | testing
     executors | workers
     summation
     recipe | shards | keys
     data | models
-    units | errors
+    units | errors | files
 """
 LAYERS = [line.replace("|", " ").split() for line in DRAWING.splitlines()]
 HEIGHT = {unit: -depth for depth, layer in enumerate(LAYERS) for unit in layer}
 
-TORCH_FREE = ["errors", "units", "shards", "recipe", "keys", "cli"]
+TORCH_FREE = ["errors", "units", "files", "shards", "recipe", "keys", "cli"]
 HEAVY = ["torch", "numpy", "matplotlib", "typer", "rich"]
 MAX_LINES = 400
 

@@ -43,7 +43,8 @@ class Recipe:
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ConfigurationError(f"recipe: {name} must be a whole number of at least {least}; got {value!r}")
         clip = self.clip_norm
-        if clip is not None and (not isinstance(clip, int | float) or not 0 < clip < float("inf")):
+        is_number = isinstance(clip, int | float) and not isinstance(clip, bool)
+        if clip is not None and not (is_number and 0 < clip < float("inf")):
             raise ConfigurationError(f"recipe: clip_norm must be a positive number or None; got {clip!r}")
         for name in ("shuffle", "exact"):
             if not isinstance(getattr(self, name), bool):

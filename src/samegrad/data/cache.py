@@ -1,15 +1,12 @@
-"""Where data sets are kept between runs, and how a file gets there whole or not at all."""
+"""Where data sets are kept between runs."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
 from pathlib import Path
 
 from samegrad.errors import DataMissing
 
-__all__ = ["default_cache_dir", "write_atomically"]
+__all__ = ["default_cache_dir"]
 
 
 def default_cache_dir() -> Path:
@@ -20,20 +17,3 @@ def default_cache_dir() -> Path:
         raise DataMissing(
             "there is no home directory to keep data sets in; set HOME, or name a folder with --data-dir"
         ) from error
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` to `path`, making its folder if needed. Others see the file of before or all of the new one.
-
-    Several processes may do so at the same time: the last one wins. Raises `OSError`; then nothing is left behind.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
-    try:
-        with part.open("xb") as file:
-            file.write(content)
-        part.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise

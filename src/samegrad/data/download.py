@@ -12,8 +12,8 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from samegrad.data.cache import write_atomically
 from samegrad.errors import DataCorrupt, DataMissing
+from samegrad.files import write_atomically
 
 __all__ = ["Published", "download_gzip"]
 

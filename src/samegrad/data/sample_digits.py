@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from samegrad.data.cache import default_cache_dir, write_atomically
+from samegrad.data.cache import default_cache_dir
 from samegrad.data.idx import format_idx, read_idx
 from samegrad.errors import DataCorrupt, DataError, DataMissing
+from samegrad.files import write_atomically
 
 if TYPE_CHECKING:
     from samegrad.data.images import LabelledImages, Split

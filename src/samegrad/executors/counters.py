@@ -10,10 +10,13 @@ import os
 import platform
 import threading
 import time
+from collections.abc import Callable
 
 from samegrad.errors import PeerFailed, PeerTimeout
 
-__all__ = ["Counters"]
+__all__ = ["Counters", "HasLeft"]
+
+HasLeft = Callable[[int], bool]
 
 _STRIDE = 8  # counters lie 64 bytes apart, so that no two share a cache line
 _LEFT = 1 << 63  # set in the counter of a rank that has left the group
@@ -25,14 +28,18 @@ class Counters:
     """The counters of `size` ranks in `memory` (zeroed, `Counters.nbytes(size)` bytes), seen from `rank`.
 
     A wait spins briefly, then yields the core, then sleeps; with more ranks than cores it yields at once. It ends with
-    PeerTimeout after `timeout_s` seconds, and with PeerFailed as soon as a rank that is waited for has left.
+    PeerTimeout after `timeout_s` seconds, and with PeerFailed as soon as a rank that is waited for has left: it called
+    `leave`, or `has_left(rank)` is true, which knows of ranks that left before they had counters too.
     """
 
-    def __init__(self, memory: memoryview, rank: int, size: int, timeout_s: float) -> None:
+    def __init__(
+        self, memory: memoryview, rank: int, size: int, timeout_s: float, has_left: HasLeft = lambda _: False
+    ) -> None:
         self._counts = memory.cast("Q")
         self._rank = rank
         self._others = [other for other in range(size) if other != rank]
         self._timeout_s = timeout_s
+        self._has_left = has_left
         self._spin_s = _SPIN_S if size <= len(os.sched_getaffinity(0)) else 0.0
         self._lock = threading.Lock()
         self._ticket = 0
@@ -71,7 +78,7 @@ class Counters:
         nap_s = 50e-6
         while (count := counts[index]) & ~_LEFT < ticket:
             waited = time.monotonic() - start
-            if count & _LEFT:
+            if count & _LEFT or (self._has_left(other) and counts[index] & ~_LEFT < ticket):
                 raise PeerFailed(
                     f"rank {self._rank} waits for rank {other} at its exchange {ticket}, but rank {other} has returned "
                     f"from the launched function after {count & ~_LEFT}; all ranks must make the same calls",

@@ -59,5 +59,6 @@ class _StagedTreeSum:
                 for shared, own in zip(self._host.slot(position), self._slots[position], strict=True):
                     shared.copy_(own)
         self._host.run(present, self._sum, pieces)
-        for private, total in zip(out, self._sum, strict=True):
-            private.copy_(total)
+        wanted = pieces if pieces is not None else [(flat, 0, total.numel()) for flat, total in enumerate(self._sum)]
+        for flat, start, stop in wanted:
+            out[flat][start:stop].copy_(self._sum[flat][start:stop])

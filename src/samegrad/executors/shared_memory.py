@@ -11,18 +11,21 @@ is left behind by a crash, and the size of /dev/shm does not matter.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
 from collections.abc import Collection, Sequence
 
+import psutil
 import torch
 from torch import Tensor
 
 from samegrad.errors import GroupError
 from samegrad.executors.base import FlatSizes, Piece
-from samegrad.executors.counters import Counters
+from samegrad.executors.counters import Counters, HasLeft
 from samegrad.shards import Node, additions, even, subtrees
+from samegrad.units import format_bytes
 
 __all__ = ["SharedMemoryGroup", "SharedTreeSum"]
 
@@ -33,14 +36,14 @@ _HEADER = struct.Struct("<Q")
 
 
 class SharedMemoryGroup:
-    """The group of `size` processes that all inherited the memory file `fd`, seen from `rank`."""
+    """The group of `size` processes that all inherited the memory file `fd`, seen from `rank`; see `Counters`."""
 
-    def __init__(self, fd: int, rank: int, size: int, timeout_s: float) -> None:
+    def __init__(self, fd: int, rank: int, size: int, timeout_s: float, has_left: HasLeft = lambda _: False) -> None:
         self.rank = rank
         self.size = size
         counters = Counters.nbytes(size)
         memory = _map(fd, counters + 2 * size * _BOARD)
-        self.counters = Counters(memory[:counters], rank, size, timeout_s)
+        self.counters = Counters(memory[:counters], rank, size, timeout_s, has_left)
         self._boards = memory[counters:]
         self._turn = 0
 
@@ -93,13 +96,16 @@ class SharedMemoryGroup:
         fd, failure = -1, b""
         try:
             if self.rank == 0:
-                fd = os.memfd_create("samegrad", os.MFD_CLOEXEC)
-                os.posix_fallocate(fd, 0, nbytes)  # now, or a lack of memory would be a bus error later
+                fd = _new_memory(nbytes)
         except OSError as error:
-            failure = str(error).encode()
+            failure = (error.strerror or str(error)).encode()
         answers = self.gather(failure or f"/proc/{os.getpid()}/fd/{fd}".encode())
         if not answers[0].startswith(b"/proc/"):
-            raise GroupError(f"rank 0 could not get {nbytes} bytes of shared memory: {answers[0].decode()}", rank=0)
+            raise GroupError(
+                f"{format_bytes(nbytes)} of shared memory cannot be had for the exchange: {answers[0].decode()}. Use "
+                f"fewer workers, a smaller model, or a machine with more memory",
+                rank=0,
+            )
         try:
             if self.rank != 0:
                 fd = os.open(answers[0], os.O_RDWR | os.O_CLOEXEC)
@@ -183,6 +189,23 @@ class SharedTreeSum:
         if self._spare[flat].numel() < rows * columns:
             self._spare[flat] = torch.empty(rows * columns, dtype=self._spare[flat].dtype)
         return self._spare[flat][: rows * columns].view(rows, columns)
+
+
+def _new_memory(nbytes: int) -> int:
+    """An anonymous memory file of `nbytes`. Its pages are taken now: a lack of memory later would be a bus error.
+
+    Taking more than there is would not fail but have the kernel kill processes, so that is refused before.
+    """
+    available = psutil.virtual_memory().available
+    if nbytes > available:
+        raise OSError(errno.ENOMEM, f"{format_bytes(available)} are available")
+    fd = os.memfd_create("samegrad", os.MFD_CLOEXEC)
+    try:
+        os.posix_fallocate(fd, 0, nbytes)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _map(fd: int, nbytes: int) -> memoryview:

@@ -31,11 +31,9 @@ class ShardBuffers:
         self, module: nn.Module, group: Group, cut: Sequence[range], leaves: int, device: torch.device
     ) -> None:
         self._places: list[tuple[str, nn.Module, str]] = []  # name, owner and key of each buffer
-        seen: set[int] = set()
         for prefix, owner in module.named_modules():
             for key, buffer in owner._buffers.items():
-                if buffer is not None and id(buffer) not in seen:
-                    seen.add(id(buffer))
+                if buffer is not None:  # one that stands in several places may be replaced in any of them
                     self._places.append((f"{prefix}.{key}".lstrip("."), owner, key))
         self.tensors: list[Tensor] = [self._current(place) for place in range(len(self._places))]
         floating = [buffer.is_floating_point() or buffer.is_complex() for buffer in self.tensors]
@@ -84,7 +82,7 @@ class ShardBuffers:
                     f"shard {shard} made it {list(buffer.shape)} {buffer.dtype}. Buffers must keep shape and dtype "
                     f"while training"
                 )
-            if place not in self._changed and not torch.equal(buffer, start):
+            if place not in self._changed and not _same_bits(buffer, start):
                 self._changed.add(place)
         with torch.no_grad():
             means: Value = [now[place].detach() * fraction for place in self._means]
@@ -137,5 +135,13 @@ class ShardBuffers:
         return self._layout.views(self._sum.slot(position))
 
 
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a, b) or torch.equal(_raw(a), _raw(b))  # NaN equals nothing, but a table may hold some
+
+
+def _raw(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
 def _bytes(tensor: Tensor) -> bytes:
-    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+    return _raw(tensor.cpu()).numpy().tobytes() if tensor.numel() else b""

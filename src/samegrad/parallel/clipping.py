@@ -22,19 +22,26 @@ def clip_gradients(
     `owned_by` (each rank's positions) a rank has only the gradients of its own, and learns the other norms.
     """
     with torch.no_grad():
-        own = {
-            position: float(torch.linalg.vector_norm(parameter.grad))
+        norms = {
+            position: torch.linalg.vector_norm(parameter.grad)
             for position, parameter in enumerate(parameters)
             if parameter.grad is not None
         }
         if owned_by is not None:
-            row = struct.pack(f"<{len(parameters)}d", *(own.get(p, -1.0) for p in range(len(parameters))))
+            row = struct.pack(f"<{len(parameters)}d", *(float(norms.get(p, -1.0)) for p in range(len(parameters))))
             rows = [struct.unpack(f"<{len(parameters)}d", record) for record in group.gather(row)]
-            own = {p: rows[rank][p] for rank, held in enumerate(owned_by) for p in held if rows[rank][p] >= 0}
-        norm = float(torch.linalg.vector_norm(torch.tensor([own[position] for position in sorted(own)])))
-        factor = min(limit / (norm + 1e-6), 1.0)
-        if factor < 1.0:
+            norms = {
+                p: torch.tensor(rows[rank][p], dtype=parameters[p].dtype.to_real())
+                for rank, held in enumerate(owned_by)
+                for p in held
+                if rows[rank][p] != -1.0
+            }
+        if not norms:
+            return 0.0
+        norm = torch.linalg.vector_norm(torch.stack([norms[position] for position in sorted(norms)]))
+        factor = torch.clamp(limit / (norm + 1e-6), max=1.0)
+        if float(factor) != 1.0:
             for parameter in parameters:
                 if parameter.grad is not None:
                     parameter.grad.mul_(factor)
-    return norm
+    return float(norm)

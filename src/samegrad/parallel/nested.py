@@ -7,6 +7,7 @@ strings, say) holds one value per example. Tensors without dimensions and all ot
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -73,6 +74,8 @@ def _map(function: Callable[[Any], Any], value: Any, is_leaf: Callable[[Any], bo
 
 def _rebuilt(original: Mapping[Any, Any], pairs: dict[Any, Any]) -> Any:
     """A mapping of the type of `original`; a plain dict if its constructor does not take one."""
+    if isinstance(original, defaultdict):
+        return defaultdict(original.default_factory, pairs)
     try:
         return type(original)(pairs)  # type: ignore[call-arg]
     except TypeError:

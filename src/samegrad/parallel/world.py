@@ -49,8 +49,7 @@ def _join(worker: WorkerContext) -> World:
     size, device = len(worker.devices), torch.device(worker.devices[worker.rank])
     if size == 1:
         return World(0, 1, device, worker.devices, SoloGroup(), None)
-    host = SharedMemoryGroup(worker.memory_fd, worker.rank, size, worker.timeout_s)
-    worker.on_exit.append(host.counters.leave)
+    host = SharedMemoryGroup(worker.memory_fd, worker.rank, size, worker.timeout_s, worker.has_returned)
     group: Group = host
     if all(name.startswith("cuda") for name in worker.devices) and len(set(worker.devices)) == size:
         group = _nccl_group(worker, host, device)

@@ -1,7 +1,24 @@
-"""Training: the Trainer, what it reports, and the files that a run leaves behind."""
+"""Training: the Trainer, what it reports, and the files that a run leaves behind.
 
-from samegrad.trainer.metrics import accuracy
-from samegrad.trainer.reports import EpochReport, StepReport
-from samegrad.trainer.trainer import Trainer
+Names are loaded on first use, since some modules here (`job`, `run_files`, `curves`) do not need torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from samegrad.trainer.metrics import accuracy
+    from samegrad.trainer.reports import EpochReport, StepReport
+    from samegrad.trainer.trainer import Trainer
 
 __all__ = ["EpochReport", "StepReport", "Trainer", "accuracy"]
+
+_HOME_OF = {"EpochReport": "reports", "StepReport": "reports", "Trainer": "trainer", "accuracy": "metrics"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)

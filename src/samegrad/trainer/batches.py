@@ -55,9 +55,10 @@ def fetch(dataset: Any, indices: Tensor, recipe: Recipe, epoch: int) -> tuple[An
     """The examples at `indices`, collated to (X, y).
 
     Examples that are fetched one by one find the global generators seeded from (seed, epoch, example), so random
-    augmentation depends on neither the rank nor the order of fetching.
+    augmentation depends on neither the rank nor the order of fetching. Many at once find them seeded from the first.
     """
     if isinstance(dataset, BatchedDataset):
+        seed_generators(generator_key(recipe.seed, "examples", epoch, int(indices[0])), _CPU)
         batch = dataset.batch(indices)
     elif type(dataset) is TensorDataset:
         batch = tuple(tensor[indices] for tensor in dataset.tensors)

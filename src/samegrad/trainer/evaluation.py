@@ -45,7 +45,8 @@ def evaluate(
     units = -(-length // UNIT)
     names: list[str] | None = None if metrics is None else ["loss", *metrics]
     rows: list[float] = []  # for each unit of this rank: what it counts, its examples, its summed loss and metrics
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = _Buffers(model)  # some change theirs in evaluation mode, which each unit sees as it was
     model.eval()
     try:
         for unit in even(units, world.size)[world.rank]:
@@ -53,6 +54,7 @@ def evaluate(
             X, y = to_device(fetch(dataset, indices, recipe, epoch=0), device)
             seed_generators(generator_key(recipe.seed, "evaluate", unit), device)
             with torch.no_grad():
+                buffers.put_back()
                 output = model(X)
                 count = float(len(indices) if weight is None else weight(X, y))
                 if metrics is None:
@@ -61,9 +63,30 @@ def evaluate(
                 summed_loss = float(loss(output, y)) * count if count else 0.0
                 rows += [count, float(len(indices)), summed_loss, *(float(m(output, y)) for m in metrics.values())]
     finally:
-        model.train(was_training)
+        for module, was_training in modes:  # each by itself: a part may be frozen in evaluation mode
+            module.training = was_training
+        buffers.put_back()
         seed_generators(generator_key(recipe.seed, "evaluated"), device)
     return _combine(world, names, rows)
+
+
+class _Buffers:
+    """The buffers of `model` as they are now."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._kept = [
+            (owner, key, buffer, buffer.clone())
+            for owner in model.modules()
+            for key, buffer in owner._buffers.items()
+            if buffer is not None
+        ]
+
+    def put_back(self) -> None:
+        """Gives them their values again."""
+        with torch.no_grad():
+            for owner, key, buffer, value in self._kept:
+                owner._buffers[key] = buffer
+                buffer.copy_(value)
 
 
 def _combine(world: World, names: list[str] | None, rows: list[float]) -> dict[str, float]:

@@ -61,8 +61,7 @@ class ShardedStep:
         self._parameters = list(model.parameters())
         own = None if owned_by is None else owned_by[world.rank]
         self._gradients = GradientSum(list(model.named_parameters()), world.group, cut, recipe.shards, own)
-        # With one shard, what it makes of the buffers is the result.
-        self._buffers = ShardBuffers(model, world.group, cut, recipe.shards, device) if recipe.shards > 1 else None
+        self._buffers = ShardBuffers(model, world.group, cut, recipe.shards, device)
         self._nodes = [node for part in cut for node in subtrees(part, recipe.shards)]
 
     def run(
@@ -86,10 +85,13 @@ class ShardedStep:
                 losses = self._compute(epoch, step, fractions, first, batches.__getitem__ if batches else get)
                 break
             except GradientTwice:
+                self._buffers.enter()  # the next try starts from where this one did
                 continue
+        # What is drawn from here on must not depend on which shard this rank computed last: by the optimizer, or, also
+        # where the step fails or this rank updates some parameters only, between steps.
+        seed_generators(generator_key(self._recipe.seed, "update", epoch, step), self._device)
         mean = self._exchange(epoch, step, losses, fractions, first)
         self._update()
-        # What is drawn between steps must not depend on which shard this rank computed last.
         seed_generators(generator_key(self._recipe.seed, "after", epoch, step), self._device)
         return mean, total
 
@@ -117,19 +119,16 @@ class ShardedStep:
     ) -> list[float]:
         """Forward and backward of this rank's shards; their losses, by shard (0.0 elsewhere)."""
         self._gradients.begin()
-        if self._buffers is not None:
-            self._buffers.begin()
+        self._buffers.begin()
         losses: dict[int, Tensor] = {}
         for shard in self._cut[self._world.rank]:
             fraction = fractions[shard]
             self._gradients.enter(shard)
             if fraction is not None:
-                if self._buffers is not None:
-                    self._buffers.enter()
+                self._buffers.enter()
                 losses[shard] = self._forward_backward(epoch, step, shard, fraction, get(shard))
             self._gradients.leave(shard, fraction is None)
-            if self._buffers is not None:
-                self._buffers.leave(shard, fraction, shard == first)
+            self._buffers.leave(shard, fraction, shard == first)
         return [float(losses[shard]) if shard in losses else 0.0 for shard in range(self._recipe.shards)]
 
     def _forward_backward(self, epoch: int, step: int, shard: int, fraction: float, batch: tuple[Any, Any]) -> Tensor:
@@ -151,18 +150,15 @@ class ShardedStep:
     ) -> float:
         """Makes gradients and buffers those of the minibatch on every rank; returns the mean loss."""
         used = self._gradients.record()
-        record = struct.pack(f"<{len(losses)}d", *losses) + used
-        if self._buffers is not None:
-            record += self._buffers.record()
+        record = struct.pack(f"<{len(losses)}d", *losses) + used + self._buffers.record()
         records = self._world.group.gather(record)
         losses = self._by_shard(records)
         self._check_losses(epoch, step, losses)
         start = len(losses) * 8
         present = {node for node in self._nodes if self._is_present(node, fractions)}
         self._gradients.finish([record[start : start + len(used)] for record in records], present)
-        if self._buffers is not None:
-            first_rank = next(rank for rank, part in enumerate(self._cut) if first in part)
-            self._buffers.finish([record[start + len(used) :] for record in records], present, first_rank)
+        first_rank = next(rank for rank, part in enumerate(self._cut) if first in part)
+        self._buffers.finish([record[start + len(used) :] for record in records], present, first_rank)
         return tree_sum(
             None if fraction is None else fraction * loss for loss, fraction in zip(losses, fractions, strict=True)
         )
@@ -174,8 +170,7 @@ class ShardedStep:
         for shard, loss in enumerate(losses):
             if not math.isfinite(loss):
                 self._gradients.begin()
-                if self._buffers is not None:
-                    self._buffers.enter()
+                self._buffers.enter()
                 raise NonFiniteLoss(
                     f"the loss is {loss} in epoch {epoch}, step {step}, shard {shard} of {len(losses)} (all counted "
                     f"from 0); the parameters are those of the step before. A smaller learning rate, or clip_norm, "

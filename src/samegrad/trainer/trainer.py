@@ -68,7 +68,7 @@ class Trainer:
         homes.compare_models(model, self.world.group)
         homes.replicate(model, self.world.group)
         owned_by = self._share_parameters() if update == "owner" else None
-        self.optimizer = _check_optimizer(optimizer(model.parameters()))
+        self.optimizer = _check_optimizer(optimizer(model.parameters()), model)
         self._step = ShardedStep(
             model, loss, self.optimizer, self.recipe, self.world, self.device, self.cut, weight, owned_by
         )
@@ -186,7 +186,7 @@ def _cut(recipe: Recipe, ranks: int, speeds: Sequence[float] | None) -> list[ran
     return shares(recipe.shards, ranks, speeds)
 
 
-def _check_optimizer(optimizer: object) -> torch.optim.Optimizer:
+def _check_optimizer(optimizer: object, model: nn.Module) -> torch.optim.Optimizer:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigurationError(
             f"optimizer must be a function that takes the parameters and returns a torch.optim.Optimizer; it returned "
@@ -195,5 +195,12 @@ def _check_optimizer(optimizer: object) -> torch.optim.Optimizer:
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ConfigurationError(
             "LBFGS needs the loss several times in a step, which a step over shards does not offer"
+        )
+    known = set(map(id, model.parameters()))
+    foreign = sum(id(parameter) not in known for group in optimizer.param_groups for parameter in group["params"])
+    if foreign:
+        raise ConfigurationError(
+            f"the optimizer has {foreign} parameters that the model does not have, so their gradients would not be "
+            f"added up over the shards. Make them part of the model (a loss with parameters: let the model return it)"
         )
     return optimizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ class WorkerContext:
     memory_fd: a memory file that all workers inherited, to find each other in.
     timeout_s: how long a worker waits for the others in one exchange.
     on_exit: called in order when the launched function has returned.
+    returned: one byte per rank in memory that all workers share; not 0 when the launched function has returned there.
     """
 
     rank: int
@@ -25,6 +27,11 @@ class WorkerContext:
     timeout_s: float
     send_report: Callable[[dict[str, Any]], None]
     on_exit: list[Callable[[], None]] = field(default_factory=list)
+    returned: mmap.mmap | bytearray = field(default_factory=bytearray)
+
+    def has_returned(self, rank: int) -> bool:
+        """Whether the launched function has returned on `rank`, so that nothing more will come from there."""
+        return rank < len(self.returned) and self.returned[rank] != 0
 
 
 _context: WorkerContext | None = None
@@ -42,6 +49,10 @@ def enter(worker: WorkerContext) -> None:
 
 
 def report(record: dict[str, Any]) -> None:
-    """Hands `record` (plain JSON values) to the `on_report` of the launch that started this worker, if any."""
+    """Hands `record` to the `on_report` of the launch that started this worker; does nothing outside of one.
+
+    A record holds names and plain JSON values: numbers, text, None, lists and dicts of them. Raises ConfigurationError
+    for anything else, and in a process that the worker has started.
+    """
     if _context is not None:
         _context.send_report(record)

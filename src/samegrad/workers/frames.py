@@ -6,16 +6,18 @@ both ends are ours: this is the one place where objects are pickled.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import socket
 import struct
-from collections.abc import Iterator
+from collections import deque
 from typing import Any, NamedTuple
 
-__all__ = ["Frame", "FrameReader", "Kind", "read_frame", "send_frame"]
+__all__ = ["Channel", "Frame", "Kind", "read_frame", "send_frame"]
 
 _HEADER = struct.Struct("<BiQ")
+_PIECE = 1 << 20
 
 
 class Kind(enum.IntEnum):
@@ -23,12 +25,12 @@ class Kind(enum.IntEnum):
 
     REQUEST = 1  # launcher to server: JSON, how to start
     FUNCTION = 2  # launcher to workers: pickled function
-    STARTED = 3  # server to launcher: JSON, the devices of the workers
+    STARTED = 3  # server to launcher: JSON, the devices and the process ids of the workers
     REPORT = 4  # worker to launcher: JSON, whatever the function reports
-    RESULT = 5  # worker to launcher: pickled value
+    RESULT = 5  # worker to launcher: the function has returned; rank 0: pickled value
     FAILURE = 6  # worker to launcher: pickled (exception or None, its text, its traceback)
     DIED = 7  # server to launcher: JSON, the exit code of a worker that gave no answer
-    REFUSED = 8  # server to launcher: pickled exception; nothing was started
+    REFUSED = 8  # server to launcher: pickled exception; no worker runs
 
 
 class Frame(NamedTuple):
@@ -44,46 +46,104 @@ class Frame(NamedTuple):
         return record
 
 
-def send_frame(channel: socket.socket, kind: Kind, payload: bytes, rank: int = -1) -> None:
+def send_frame(end: socket.socket, kind: Kind, payload: bytes, rank: int = -1) -> None:
     """Sends one message; blocks while the other end is busy."""
-    channel.sendall(_HEADER.pack(kind, rank, len(payload)))
-    channel.sendall(payload)
+    end.sendall(_HEADER.pack(kind, rank, len(payload)))
+    end.sendall(payload)
 
 
-def read_frame(channel: socket.socket) -> Frame | None:
+def read_frame(end: socket.socket) -> Frame | None:
     """Waits for the next message; None if the other end is closed."""
-    header = _read(channel, _HEADER.size)
+    header = _read(end, _HEADER.size)
     if header is None:
         return None
     kind, rank, length = _HEADER.unpack(header)
-    payload = _read(channel, length)
+    payload = _read(end, length)
     return None if payload is None else Frame(Kind(kind), rank, payload)
 
 
-def _read(channel: socket.socket, nbytes: int) -> bytes | None:
+def _read(end: socket.socket, nbytes: int) -> bytes | None:
     received = bytearray()
     while len(received) < nbytes:
-        piece = channel.recv(min(nbytes - len(received), 1 << 20))
+        piece = end.recv(min(nbytes - len(received), _PIECE))
         if not piece:
             return None
         received += piece
     return bytes(received)
 
 
-class FrameReader:
-    """Messages out of whatever pieces a channel delivers, for a reader that must not block on one channel."""
+class Channel:
+    """One end of a socket pair, for a process that has several and must not block on any of them.
 
-    def __init__(self) -> None:
+    pending: bytes that were sent but still wait here for room. at_end: the other side sends nothing more.
+    What is sent to a side that is gone is dropped; the reader then comes to its end.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._end = end
         self._received = bytearray()
+        self._unsent: deque[memoryview] = deque()
+        self.pending = 0
+        self.at_end = False
 
-    def feed(self, piece: bytes) -> Iterator[Frame]:
-        """The messages that are complete with `piece`."""
+    def fileno(self) -> int:
+        """For selectors."""
+        return self._end.fileno()
+
+    def send(self, kind: Kind, payload: bytes, rank: int = -1) -> None:
+        """Sends one message as far as there is room; `flush` goes on with it."""
+        self._unsent += [memoryview(_HEADER.pack(kind, rank, len(payload))), memoryview(payload)]
+        self.pending += _HEADER.size + len(payload)
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends what waits, as far as there is room."""
+        try:
+            while self._unsent:
+                piece = self._unsent[0]
+                sent = self._end.send(piece) if piece else 0
+                self.pending -= sent
+                if sent < len(piece):
+                    self._unsent[0] = piece[sent:]
+                else:
+                    self._unsent.popleft()
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            self._unsent.clear()
+            self.pending = 0
+
+    def flush_all(self) -> None:
+        """Sends what waits, however long the other side takes to read it or to go."""
+        self._end.setblocking(True)
+        self.flush()
+
+    def receive(self) -> list[Frame] | None:
+        """The messages that are complete with the next piece that has come; None if nothing has come."""
+        try:
+            piece = self._end.recv(_PIECE)
+        except BlockingIOError:
+            return None
+        except ConnectionError:
+            piece = b""
+        self.at_end = self.at_end or not piece
         self._received += piece
+        frames = []
         while len(self._received) >= _HEADER.size:
             kind, rank, length = _HEADER.unpack_from(self._received)
             end = _HEADER.size + length
             if len(self._received) < end:
-                return
-            payload = bytes(self._received[_HEADER.size : end])
+                break
+            frames.append(Frame(Kind(kind), rank, bytes(memoryview(self._received)[_HEADER.size : end])))
             del self._received[:end]
-            yield Frame(Kind(kind), rank, payload)
+        return frames
+
+    def finish(self) -> None:
+        """Tells the other side that nothing more is sent, even if a forked process holds a copy of this end."""
+        with contextlib.suppress(OSError):  # it is gone already
+            self._end.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Lets go of this end."""
+        self._end.close()

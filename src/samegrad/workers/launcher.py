@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
-import pickle
 import selectors
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO, TypeVar
+from typing import TypeVar
 
-from samegrad.errors import ConfigurationError, GroupError, SamegradError, WorkerDied, WorkerFailed
+from samegrad.errors import ConfigurationError, GroupError
 from samegrad.workers import pickling
 from samegrad.workers.context import context
-from samegrad.workers.frames import Frame, FrameReader, Kind, send_frame
+from samegrad.workers.devices import device_words
+from samegrad.workers.frames import Channel, Frame, Kind
+from samegrad.workers.outcome import OnReport, Outcome
+from samegrad.workers.output import Output, destination
+from samegrad.workers.settings import Settings
 
 __all__ = ["launch"]
 
 T = TypeVar("T")
 
-_STOP_S = 2.0  # the server needs less than this to end all workers
+_START_S = 300.0  # for imports; from a cold network file system they may take minutes
+_STOP_S = 1.4  # the server needs less than this to end all workers
 _BOOT = "import sys; sys.path[:] = {path!r}; from samegrad.workers.server import main; main({fd}, {pid})"
 
 
@@ -32,7 +37,7 @@ def launch(
     devices: str | int | Sequence[str] = "auto",
     threads: int = 1,
     timeout_s: float = 300.0,
-    on_report: Callable[[dict[str, Any]], None] | None = None,
+    on_report: OnReport | None = None,
     at_most: int = 8,
     preload: Sequence[str] = ("torch",),
 ) -> T:
@@ -48,166 +53,168 @@ def launch(
     on_report: called here with each record that a worker hands to `samegrad.workers.report`.
     preload: modules that are imported once, before the workers are forked.
 
+    A worker has the caller's environment, working directory, `sys.path` and interpreter flags, an empty stdin, and
+    random generators (random, numpy, torch, the hashes of strings) that start alike on every rank and in every run.
+    What it prints appears where the caller prints. It ends as soon as the function has returned: other threads are not
+    waited for, `atexit` functions are not called, processes that it has started are ended.
+
     Raises what a worker raised, if it is an error of samegrad; WorkerFailed for any other exception (with the worker's
-    traceback; the exception itself is its `__cause__`); WorkerDied if a worker was killed or left. The first failure
-    counts; all workers have ended when this returns or raises, also on Ctrl-C.
+    traceback; the exception itself is its `__cause__`); WorkerDied if a worker was killed or left; ConfigurationError
+    for arguments that cannot work. The first failure counts; all workers have ended when this returns or raises, also
+    on Ctrl-C and when `on_report` raises.
     """
     if context() is not None:
-        raise ConfigurationError("launch: this is a worker already; launch cannot be nested")
+        raise ConfigurationError(
+            "launch: this is a worker already; launch cannot be nested. Where a module calls it while it is imported, "
+            "put the call under `if __name__ == '__main__':`"
+        )
     if not callable(function):
         raise ConfigurationError(f"launch: a function without arguments is needed; got {function!r}")
-    if not isinstance(threads, int) or threads < 1 or not timeout_s > 0 or at_most < 1:
-        raise ConfigurationError(
-            f"launch: threads, timeout_s and at_most must be positive; got {threads!r}, {timeout_s!r}, {at_most!r}"
-        )
-    settings = {
-        "devices": devices if isinstance(devices, str | int) else list(devices),
-        "threads": threads,
-        "timeout_s": timeout_s,
-        "at_most": at_most,
-        "preload": list(preload),
-    }
+    preloaded = (preload,) if isinstance(preload, str) else tuple(preload)
+    settings = Settings(tuple(device_words(devices)), threads, timeout_s, at_most, preloaded)
+    _check_platform()
+    outcome = Outcome(on_report)
     with _Server() as server:
-        send_frame(server.channel, Kind.REQUEST, json.dumps(settings).encode())
-        send_frame(server.channel, Kind.FUNCTION, pickling.dumps(function))
-        value: T = server.wait(on_report)
-        return value
+        server.start()
+        server.channel.send(Kind.REQUEST, settings.to_json())
+        server.channel.send(Kind.FUNCTION, _pickled(function))
+        server.follow(outcome)
+    value: T = outcome.value(server.exit_code)
+    return value
+
+
+def _check_platform() -> None:
+    missing = [name for name in ("fork", "memfd_create") if not hasattr(os, name)]
+    if sys.platform != "linux" or missing:
+        raise ConfigurationError(
+            f"launch: starting workers needs Linux; this is {sys.platform}. Call the function itself: without launch, "
+            f"samegrad trains on one device, with the same result"
+        )
+    if not sys.executable:
+        raise ConfigurationError(
+            "launch: sys.executable is empty, so Python itself cannot be found to start workers with; set it to the "
+            "path of the interpreter"
+        )
+
+
+def _pickled(function: Callable[[], object]) -> bytes:
+    try:
+        return pickling.dumps_function(function)
+    except Exception as error:
+        names = pickling.names_of_unpicklable(function)
+        raise ConfigurationError(
+            f"launch: the function cannot be sent to the workers: {error}"
+            + (f" (it uses {', '.join(names)})" if names else "")
+            + ". Make such things (locks, sockets, open files, generators) inside the function instead"
+        ) from error
 
 
 class _Server:
     """The process that forks the workers, from its start to its end."""
 
     def __init__(self) -> None:
-        self.channel, theirs = socket.socketpair()
-        # Where sys.stdout is not the process's own output (a notebook, a test), what workers print is passed on.
-        self._outputs = [sys.stdout, sys.stderr] if not _is_own_output() else []
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-        environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats its bits only with this
-        sys.stdout.flush()
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
-                "-c",
-                _BOOT.format(path=sys.path, fd=theirs.fileno(), pid=os.getpid()),
-            ],
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if self._outputs else None,
-            stderr=subprocess.PIPE if self._outputs else None,
-            env=environment,
-        )
-        theirs.close()
-        self._devices: list[str] = []
+        own, self._theirs = socket.socketpair()
+        self.channel = Channel(own)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._outputs: list[Output] = []
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self.channel, selectors.EVENT_READ)
+        self._runs_workers = False
+        self.exit_code = 0  # how it has ended
 
     def __enter__(self) -> _Server:
         return self
 
     def __exit__(self, *_: object) -> None:
         """Ends the server, and with it the workers."""
-        self.channel.close()
         try:
-            self._process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
+            self._stop()
+        finally:
+            if self._process is not None:
+                self._process.kill()  # at once, if Ctrl-C has come a second time
+                self.exit_code = self._process.wait()
+            self._selector.close()
+            self._theirs.close()
+            self.channel.close()
+            for output in self._outputs:
+                output.close()
 
-    def wait(self, on_report: Callable[[dict[str, Any]], None] | None) -> Any:
-        """Follows the workers to their end; returns rank 0's value or raises the first failure."""
-        reader = FrameReader()
-        result: list[Any] = []
-        selector = selectors.DefaultSelector()
-        selector.register(self.channel, selectors.EVENT_READ)
-        pipes = [pipe for pipe in (self._process.stdout, self._process.stderr) if pipe is not None]
-        for pipe, output in zip(pipes, self._outputs, strict=True):
-            selector.register(pipe, selectors.EVENT_READ, output)
-        while True:
-            for key, _ in selector.select():
-                if key.fileobj is not self.channel:
-                    if not _pass_on(key.fd, key.data):
-                        selector.unregister(key.fileobj)
-                    continue
-                try:
-                    piece = self.channel.recv(1 << 20)
-                except ConnectionResetError:
-                    piece = b""
-                for frame in reader.feed(piece):
-                    self._take(frame, result, on_report)
-                if not piece:
-                    self._drain(pipes)
-                    return self._end(result)
+    def start(self) -> None:
+        """Starts it; it then waits for what to do."""
+        streams = (sys.stdout, sys.stderr)
+        places = [destination(stream, number) for number, stream in enumerate(streams, start=1)]
+        for stream, place in zip(streams, places, strict=True):
+            if place is None:  # ours and theirs go to the same file: what was printed before comes before
+                stream.flush()
+        try:
+            self._process = _start(self._theirs, places)
+        except OSError as error:
+            raise GroupError(f"launch: {sys.executable} could not be started: {error}") from error
+        self._theirs.close()
+        for pipe, stream in zip((self._process.stdout, self._process.stderr), streams, strict=True):
+            if pipe is not None:
+                self._outputs.append(Output(pipe, stream))
+                self._selector.register(self._outputs[-1], selectors.EVENT_READ)
 
-    def _take(self, frame: Frame, result: list[Any], on_report: Callable[[dict[str, Any]], None] | None) -> None:
-        if frame.kind is Kind.STARTED:
-            self._devices = frame.json()["devices"]
-        elif frame.kind is Kind.REPORT and on_report is not None:
-            on_report(frame.json())
-        elif frame.kind is Kind.RESULT and frame.rank == 0:
-            result.append(pickle.loads(frame.payload))
-        elif frame.kind is Kind.FAILURE:
-            raise self._failure(frame)
-        elif frame.kind is Kind.DIED:
-            died = frame.json()
-            raise WorkerDied(
-                f"rank {frame.rank} of {len(self._devices)} (process {died['pid']}, {self._devices[frame.rank]}) "
-                f"{_how(died['exit_code'])}; the other ranks were stopped",
-                rank=frame.rank,
-                exit_code=died["exit_code"],
-            )
-        elif frame.kind is Kind.REFUSED:
-            raise pickle.loads(frame.payload)
+    def follow(self, outcome: Outcome) -> None:
+        """Gives `outcome` what the workers say until all have ended; raises what `outcome` raises."""
+        start_by = time.monotonic() + _START_S
+        while not self.channel.at_end:
+            self._runs_workers = outcome.started
+            left_s = None if outcome.started else start_by - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                raise GroupError(
+                    f"launch: no worker could be started within {_START_S:g} s; the process that starts them still "
+                    f"imports modules. Does the file system that Python is on respond?"
+                )
+            for frame in self._listen(left_s):
+                outcome.take(frame)
+        self._runs_workers = True
 
-    def _failure(self, frame: Frame) -> BaseException:
-        pickled, text, trace = pickle.loads(frame.payload)
-        original = None if pickled is None else pickle.loads(pickled)
-        where = f"rank {frame.rank} of {len(self._devices)} ({self._devices[frame.rank]})"
-        if isinstance(original, SamegradError):
-            original.add_note(f"in {where}:\n{trace}")
-            return original
-        failure = WorkerFailed(
-            f"{where} raised {text}\nThe other ranks were stopped. Its traceback:\n{trace}", frame.rank, trace
-        )
-        failure.__cause__ = original
-        return failure
+    def _listen(self, wait_s: float | None) -> list[Frame]:
+        """Waits for something to come; passes on what was printed and returns the messages."""
+        frames: list[Frame] = []
+        writing = selectors.EVENT_WRITE if self.channel.pending else 0
+        self._selector.modify(self.channel, selectors.EVENT_READ | writing)
+        for key, _ in self._selector.select(wait_s):
+            if key.fileobj is self.channel:
+                self.channel.flush()
+                frames += self.channel.receive() or ()
+            elif isinstance(key.fileobj, Output) and not key.fileobj.pass_on():
+                self._selector.unregister(key.fileobj)
+        return frames
 
-    def _drain(self, pipes: list[Any]) -> None:
-        for pipe, output in zip(pipes, self._outputs, strict=True):
-            while _pass_on(pipe.fileno(), output):
-                pass
-
-    def _end(self, result: list[Any]) -> Any:
-        if result:
-            return result[0]
-        code = self._process.wait()
-        raise GroupError(
-            f"the process that starts the workers {_how(code)} before they gave an answer; what it printed says why"
-        )
+    def _stop(self) -> None:
+        """Lets the server stop the workers; before it has started any there is nothing to wait for."""
+        self.channel.finish()
+        stop_by = time.monotonic() + _STOP_S
+        while self._runs_workers and not self.channel.at_end and (left_s := stop_by - time.monotonic()) > 0:
+            self._listen(left_s)
+        if self.channel.at_end and self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(max(stop_by - time.monotonic(), 0.1))
 
 
-def _how(exit_code: int) -> str:
-    if exit_code >= 0:
-        return f"ended by itself with exit code {exit_code}"
+def _start(theirs: socket.socket, places: list[int | None]) -> subprocess.Popen[bytes]:
+    path = [entry for entry in sys.path if isinstance(entry, str)]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    environment.setdefault("PYTHONHASHSEED", "0")  # the order of sets of strings must not depend on the day
+    environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats its bits only with this
+    # Ctrl-C is for the launcher. The server inherits that it is blocked, until it has said that it ignores it.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        name = signal.Signals(-exit_code).name
-    except ValueError:
-        name = f"signal {-exit_code}"
-    advice = " (if nobody sent it, the system ran out of memory)" if name == "SIGKILL" else ""
-    return f"was killed by {name}{advice}"
-
-
-def _is_own_output() -> bool:
-    try:
-        return sys.stdout.fileno() == 1 and sys.stderr.fileno() == 2
-    except (OSError, ValueError, AttributeError):
-        return False
-
-
-def _pass_on(fd: int, output: TextIO) -> bool:
-    piece = os.read(fd, 1 << 16)
-    if piece:
-        output.write(piece.decode(errors="replace"))
-        output.flush()
-    return bool(piece)
+        return subprocess.Popen(
+            [
+                sys.executable,
+                *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
+                "-c",
+                _BOOT.format(path=path, fd=theirs.fileno(), pid=os.getpid()),
+            ],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=places[0],
+            stderr=places[1],
+            env=environment,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

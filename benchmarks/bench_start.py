@@ -1,0 +1,100 @@
+"""How long it takes from the command to the end of the first training step, beside plain PyTorch and torchrun.
+
+    python benchmarks/bench_start.py
+    python benchmarks/bench_start.py --rounds 1
+
+Every command trains one step of the same network (784-512-256-10) on synthetic data. They run in turns; a figure is the
+median of the rounds, with the smallest and the largest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["main"]
+
+PLAIN = """
+import time, torch
+from torch.nn import functional as F
+from samegrad import models
+torch.manual_seed(0)
+model = models.build("mlp")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+F.cross_entropy(model(torch.randn(64, 1, 28, 28)), torch.randint(10, (64,))).backward()
+optimizer.step()
+print(time.time(), flush=True)
+"""
+
+DDP = """
+import time, torch
+import torch.distributed as dist
+from torch.nn import functional as F
+from samegrad import models
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(models.build("mlp"))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+F.cross_entropy(model(torch.randn(32, 1, 28, 28)), torch.randint(10, (32,))).backward()
+optimizer.step()
+if dist.get_rank() == 0:
+    print(time.time(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def _script(source: str, launcher: list[str], folder: Path) -> float:
+    """Seconds from the start of the command to the time that the script prints."""
+    script = folder / "script.py"
+    script.write_text(source)
+    start = time.time()
+    command = [sys.executable, *launcher, str(script)]
+    output = subprocess.run(
+        command, check=True, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    return float(output.stdout.split()[-1]) - start
+
+
+def _train(devices: str) -> float:
+    """What `samegrad train` says itself: seconds from its own start to the end of the first step."""
+    command = [sys.executable, "-m", "samegrad", "train", "--model", "mlp", "--data", "synthetic", "--epochs", "1"]
+    output = subprocess.run([*command, "--devices", devices, "--json"], check=True, capture_output=True, text=True)
+    return float(json.loads(output.stdout.splitlines()[-1])["start_up_seconds"])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the benchmark; 0 if it could."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        ways: dict[str, Callable[[], float]] = {
+            "plain PyTorch script": lambda: _script(PLAIN, [], folder),
+            "torchrun with DDP, 2 ranks": lambda: _script(DDP, torchrun, folder),
+            "samegrad train --devices cpu:1": lambda: _train("cpu:1"),
+            "samegrad train --devices cpu:2": lambda: _train("cpu:2"),
+        }
+        found: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(options.rounds):
+            for way, run in ways.items():
+                found[way].append(run())
+    print(f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}")
+    print(f"{'command to end of first step':34s} {'median':>8s}   {'min':>5s} - max")
+    for way, seconds in found.items():
+        print(f"{way:34s} {statistics.median(seconds):6.2f} s   {min(seconds):5.2f} - {max(seconds):.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

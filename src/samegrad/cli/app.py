@@ -1,0 +1,64 @@
+"""The commands, and how each of them ends: its exit code, and one message for whoever called it.
+
+Exit codes: 0 success, 1 an error, 2 a command line that cannot be understood, 130 interrupted by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Annotated, NoReturn
+
+import typer
+
+from samegrad import __version__
+from samegrad.cli.train import HELP, Debug, train
+from samegrad.errors import SamegradError
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    name="samegrad",
+    help="Train a PyTorch model on any number of devices with the same result, bit for bit.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+app.command(help=HELP)(train)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"samegrad {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _start(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", metavar="", callback=_show_version, is_eager=True),
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def run(arguments: list[str] | None = None) -> NoReturn:
+    """Runs the command line on `arguments` (those of the process if None) and exits."""
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        app(args=words, prog_name="samegrad")
+    except Exception as error:
+        if "--debug" in words:
+            traceback.print_exc()
+        elif isinstance(error, SamegradError):
+            print(f"error: {error}", file=sys.stderr)
+        else:
+            kind = type(error).__name__
+            print(f"error: unexpected {kind}: {error}\nThis is a fault of samegrad; run with --debug", file=sys.stderr)
+        sys.exit(1)
+    sys.exit(0)

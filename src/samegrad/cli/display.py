@@ -1,0 +1,206 @@
+"""What a person sees of a training run: a header, a bar while it runs, a line per epoch, the result.
+
+On a terminal there is a progress bar; elsewhere (a file, a pipe) only lines. rich decides about colours, and obeys
+NO_COLOR.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
+
+from samegrad.units import format_bytes, format_count, format_seconds
+
+__all__ = ["Display", "kinds_of"]
+
+_INDENT = 10
+
+
+class Display:
+    """Shows a run of `epochs` epochs on stdout, or on stderr. Call `close` before anything else is printed."""
+
+    def __init__(self, epochs: int, on_stderr: bool) -> None:
+        self._console = Console(stderr=on_stderr, highlight=False)
+        self._epochs = epochs
+        self._bar: Progress | None = None
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                TextColumn("{task.fields[speed]}"),
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+                expand=True,
+            )
+            self._task = self._bar.add_task("starting", total=None, speed="")
+        self._training_since = 0.0
+
+    def loading(self, record: dict[str, Any]) -> None:
+        """The workers have started, and read the data."""
+        if self._bar is not None:
+            self._bar.start()
+            self._bar.update(self._task, description=f"loading {record['data']}", refresh=True)
+
+    def header(self, record: dict[str, Any]) -> None:
+        """What runs where."""
+        self._paragraph("model", _model_text(record))
+        self._paragraph("data", _data_text(record))
+        self._paragraph("devices", _devices_text(record))
+        self._paragraph("shards", _shards_text(record))
+        self._paragraph("training", _training_text(record))
+        warning = _too_many_workers(record)
+        if warning is not None:
+            self._paragraph("warning", warning, "yellow")
+        self._console.print()
+        self._training_since = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._task, description="starting", refresh=True)
+
+    def step(self, record: dict[str, Any]) -> None:
+        """A step is done."""
+        if self._bar is None:
+            return
+        done = ((record["epoch"] - 1) + record["step"] / record["steps"]) / self._epochs
+        left_s = (time.monotonic() - self._training_since) / done * (1 - done)
+        self._bar.update(
+            self._task,
+            description=f"epoch {record['epoch']}/{self._epochs}",
+            completed=record["step"],
+            total=record["steps"],
+            speed=f"{format_count(record['samples_per_second'])} samples/s, {_clock(left_s)} left",
+            refresh=True,
+        )
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        """An epoch is done, and evaluated."""
+        width = len(str(self._epochs))
+        self._console.print(
+            f"epoch {record['epoch']:{width}}/{self._epochs}  train loss {_loss(record['train_loss'])}  "
+            f"test loss {_loss(record['test_loss'])}  test accuracy {_percent(record['test_accuracy']):>6}  "
+            f"{format_seconds(record['seconds'])}",
+            soft_wrap=True,
+        )
+
+    def result(self, report: dict[str, Any]) -> None:
+        """The outcome of the run."""
+        speed = f"{format_seconds(report['seconds_per_epoch'])} per epoch, "
+        speed += f"{format_count(report['samples_per_second'])} samples/s"
+        self._console.print()
+        self._line("test accuracy", Text(_percent(report["test_accuracy"]), style="bold"))
+        self._line("training", speed)
+        self._line("devices", kinds_of(report["devices"]))
+        self._line("shards", str(report["shards"]))
+        self._line("fingerprint", Text(report["fingerprint"], style="bold green"))
+
+    def files(self, folder: Path | None, names: Sequence[str] = ()) -> None:
+        """Where the files of the run are, and what can be done with its fingerprint."""
+        kept = f"{folder}: {', '.join(names)}" if folder else "none; --out DIR keeps model, report, metrics and curves"
+        self._line("files", kept)
+        self._console.print("The same command with other --devices gives the same fingerprint.", style="dim")
+
+    def close(self) -> None:
+        """Removes the bar and gives the terminal back."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _line(self, label: str, text: str | Text) -> None:
+        """Label and text on one line, however narrow the terminal: so that it can be copied whole."""
+        self._console.print(Text.assemble((f"{label:<15}", "cyan"), text), soft_wrap=True)
+
+    def _paragraph(self, label: str, text: str, style: str = "cyan") -> None:
+        """Label and text, wrapped beside the label, without blanks at the ends of lines."""
+        lines = textwrap.wrap(text, max(self._console.width - _INDENT, 20))
+        self._console.print(
+            Text.assemble((f"{label:<{_INDENT}}", style), f"\n{' ' * _INDENT}".join(lines)), soft_wrap=True
+        )
+
+
+def kinds_of(devices: Sequence[str]) -> str:
+    """The devices in few words: "cpu × 2", "cuda:0, cuda:1"."""
+    counts = {name: devices.count(name) for name in devices}
+    return ", ".join(name if count == 1 else f"{name} × {count}" for name, count in counts.items())
+
+
+def _model_text(record: dict[str, Any]) -> str:
+    return (
+        f"{record['model']}, {format_count(record['parameters'])} parameters, "
+        f"{format_bytes(record['gradient_bytes'])} of gradients"
+    )
+
+
+def _data_text(record: dict[str, Any]) -> str:
+    train, test = format_count(record["examples"]), format_count(record["test_examples"])
+    return f"{record['data']}, {train} images to train and {test} to test on"
+
+
+def _devices_text(record: dict[str, Any]) -> str:
+    names = record["devices"]
+    text = f"{_counted(len(names), 'worker')}: {kinds_of(names)}"
+    if "cpu" in names:
+        each = " each" if len(names) > 1 else ""
+        text += f", {_counted(record['threads'], 'thread')}{each}, {_counted(record['cores'], 'core')} here"
+    return f"{text}; update: {record['update']}"
+
+
+def _shards_text(record: dict[str, Any]) -> str:
+    by_rank, subtrees = record["shards_by_rank"], sum(record["subtrees_by_rank"])
+    if len(by_rank) == 1:
+        text = f"{record['shards']} on one device, nothing to exchange"
+    else:
+        even = len(set(by_rank)) == 1
+        where = f"{by_rank[0]} on each device" if even else f"{' + '.join(map(str, by_rank))} on the devices"
+        text = f"{record['shards']}: {where}, {subtrees} subtrees exchanged per step"
+    cost = record["shard_cost"]
+    if cost is None:
+        return f"{text}. What cutting costs was not measured: one minibatch takes long"
+    if by_rank[0] == 1:
+        return text
+    return (
+        f"{text}. Here they take {cost:.2f} × as long as one piece would; fewer cost less, and give another result "
+        f"(--shards)"
+    )
+
+
+def _too_many_workers(record: dict[str, Any]) -> str | None:
+    workers, threads, cores = record["devices"].count("cpu"), record["threads"], record["cores"]
+    if workers * threads <= cores:
+        return None
+    each = f" of {threads} threads" if threads > 1 else ""
+    return (
+        f"{_counted(workers, 'CPU worker')}{each} on {_counted(cores, 'core')} get in each other's way; "
+        f"fewer workers would be as fast, with the same result"
+    )
+
+
+def _training_text(record: dict[str, Any]) -> str:
+    return (
+        f"{record['optimizer']}, lr {record['lr']:g}, batch {record['batch_size']}, "
+        f"{_counted(record['epochs'], 'epoch')}, seed {record['seed']}"
+    )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _loss(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4f}"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
+
+
+def _clock(seconds: float) -> str:
+    """A rough time to go: "0:07", "12:30", "1:02:00"."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

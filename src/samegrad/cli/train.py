@@ -1,0 +1,210 @@
+"""`samegrad train`: its options, checked before anything is started."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection
+from typing import Annotated, cast
+
+import typer
+
+from samegrad.cli import INTERRUPTED
+from samegrad.data import DATA
+from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, UPDATES, TrainJob, Update
+
+__all__ = ["HELP", "Debug", "train"]
+
+HELP = (
+    "Train a model; the result is the same, bit for bit, on any number of devices.\n\n"
+    "Each minibatch is cut into shards, which the devices share out; the gradients of the shards are added up in one "
+    "fixed order. At the end there is a fingerprint of the model, to compare runs by.\n\n"
+    "Example: samegrad train --data fashion-mnist --devices 2 --out runs/first"
+)
+
+_MODEL, _RECIPE = "Model and data", "The recipe: decides the result, bit for bit"
+_DEVICES, _OUTPUT = "Devices: do not change the result, within a kind (CPU or GPU)", "Output"
+_DEFAULT = TrainJob()
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", metavar="")]
+
+
+def _one_of(known: Collection[str]) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        if value not in known:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(known)}")
+        return value
+
+    return check
+
+
+def _positive(value: float | None) -> float | None:
+    if value is not None and not 0 < value < float("inf"):
+        raise typer.BadParameter(f"{value} is not a positive number")
+    return value
+
+
+def _numbers(text: str | None) -> str | None:
+    """Checks `text`; a callback may not change the type."""
+    try:
+        _parse_numbers(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a list of numbers such as 2,1, one for each device") from None
+    return text
+
+
+def _parse_numbers(text: str | None) -> tuple[float, ...] | None:
+    return None if text is None else tuple(float(word) for word in text.split(","))
+
+
+def train(
+    model: Annotated[
+        str,
+        typer.Option(
+            help=f"The network: {', '.join(MODEL_NAMES)}.",
+            metavar="NAME",
+            callback=_one_of(MODEL_NAMES),
+            rich_help_panel=_MODEL,
+        ),
+    ] = _DEFAULT.model,
+    data: Annotated[
+        str,
+        typer.Option(
+            help="Images to train and test on. sample-digits: 5,000 handwritten digits that need no download; "
+            "fashion-mnist: 70,000 images of clothes, downloaded once; synthetic: generated.",
+            metavar="NAME",
+            callback=_one_of(DATA),
+            rich_help_panel=_MODEL,
+        ),
+    ] = _DEFAULT.data,
+    data_dir: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder with the files of the data set, for fashion-mnist; by default they are kept in "
+            "~/.cache/samegrad.",
+            metavar="DIR",
+            rich_help_panel=_MODEL,
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int,
+        typer.Option(
+            help="Examples of a global minibatch: of all devices together.",
+            metavar="N",
+            min=1,
+            rich_help_panel=_RECIPE,
+        ),
+    ] = _DEFAULT.batch_size,
+    shards: Annotated[
+        int,
+        typer.Option(
+            help="Parts that each minibatch is cut into. A device computes some of them, each alone, so the result "
+            "does not depend on which device computes which. At least the number of devices.",
+            metavar="N",
+            min=1,
+            rich_help_panel=_RECIPE,
+        ),
+    ] = _DEFAULT.shards,
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            help=f"Learning rate; by default {', '.join(f'{lr} for {name}' for name, lr in LEARNING_RATES.items())}.",
+            metavar="RATE",
+            callback=_positive,
+            rich_help_panel=_RECIPE,
+        ),
+    ] = None,
+    optimizer: Annotated[
+        str,
+        typer.Option(
+            help="How parameters follow gradients: sgd (plain), momentum (SGD with momentum 0.9), adamw.",
+            metavar="NAME",
+            callback=_one_of(LEARNING_RATES),
+            rich_help_panel=_RECIPE,
+        ),
+    ] = _DEFAULT.optimizer,
+    epochs: Annotated[
+        int, typer.Option(help="Passes over the training images.", metavar="N", min=1, rich_help_panel=_RECIPE)
+    ] = _DEFAULT.epochs,
+    seed: Annotated[
+        int,
+        typer.Option(
+            help="Of the initial weights, the order of the images, and all else that is random.",
+            metavar="N",
+            min=0,
+            rich_help_panel=_RECIPE,
+        ),
+    ] = _DEFAULT.seed,
+    threads: Annotated[
+        int, typer.Option(help="CPU threads of each worker.", metavar="N", min=1, rich_help_panel=_RECIPE)
+    ] = _DEFAULT.threads,
+    devices: Annotated[
+        str,
+        typer.Option(
+            help="cpu:2: two CPU workers; cuda:0,cuda:1: these two GPUs; 2: two GPUs if there are any, else two CPU "
+            "workers; auto: every GPU, else one CPU worker per core, at most 8.",
+            metavar="LIST",
+            rich_help_panel=_DEVICES,
+        ),
+    ] = "auto",
+    shares: Annotated[
+        str | None,
+        typer.Option(
+            help="How fast the devices are, if they differ: 2,1 gives the first twice as many shards as the second.",
+            metavar="LIST",
+            callback=_numbers,
+            rich_help_panel=_DEVICES,
+        ),
+    ] = None,
+    update: Annotated[
+        str,
+        typer.Option(
+            help="Who updates the parameters. replicated: every worker its own copy; owner: CPU workers share them and "
+            "each updates some; auto: owner for several CPU workers, else replicated.",
+            metavar="NAME",
+            callback=_one_of(UPDATES),
+            rich_help_panel=_DEVICES,
+        ),
+    ] = _DEFAULT.update,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder to write report, metrics, curves and checkpoint to; files of an earlier run are replaced. "
+            "By default nothing is written.",
+            metavar="DIR",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print the report as one line of JSON on stdout, and everything else on stderr.",
+            metavar="",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Trains as the options say; the job checks what they mean together."""
+    job = TrainJob(
+        model=model,
+        data=data,
+        data_dir=data_dir,
+        batch_size=batch_size,
+        shards=shards,
+        lr=lr,
+        optimizer=optimizer,
+        epochs=epochs,
+        seed=seed,
+        threads=threads,
+        shares=_parse_numbers(shares),
+        update=cast(Update, update),
+        out=out,
+    )
+    from samegrad.cli.training import run_training
+
+    try:
+        run_training(job, devices, as_json)
+    except KeyboardInterrupt:
+        print("interrupted: all workers have ended", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None

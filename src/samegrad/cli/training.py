@@ -1,0 +1,131 @@
+"""A run of `samegrad train`, from the checks that cost nothing to the files that it leaves.
+
+The workers' process starts to import torch at once; what this process needs to show the run is imported meanwhile.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from samegrad.errors import DeviceUnavailable
+from samegrad.shards import shares
+from samegrad.trainer.curves import draw_curves
+from samegrad.trainer.job import PRELOAD, TrainJob, run_train_job
+from samegrad.trainer.run_files import CHECKPOINT, CURVES, METRICS, REPORT, prepare_folder, write_report
+from samegrad.workers import launch, parse_devices
+from samegrad.workers.devices import usable_cores
+
+if TYPE_CHECKING:
+    from samegrad.cli.display import Display
+
+__all__ = ["run_training"]
+
+_AT_MOST = 8  # devices, where the user leaves their number to us
+
+
+def run_training(job: TrainJob, devices: str, as_json: bool) -> None:
+    """Trains as `job` says on `devices`; shows the run, prints the report if `as_json`, and writes the files."""
+    _check_devices(job, devices)
+    if job.out is not None:
+        prepare_folder(Path(job.out))
+    threading.Thread(target=importlib.import_module, args=["samegrad.cli.display"], daemon=True).start()
+    run = _Run(job, as_json)
+    try:
+        report = launch(
+            functools.partial(run_train_job, job),
+            devices=devices,
+            threads=job.threads,
+            on_report=run.take,
+            at_most=min(_AT_MOST, job.shards),
+            preload=PRELOAD,
+        )
+    finally:
+        run.close()
+    run.finish(report)
+
+
+class _Run:
+    """One run, as the workers tell of it."""
+
+    def __init__(self, job: TrainJob, as_json: bool) -> None:
+        self._job, self._as_json = job, as_json
+        self._shown: Display | None = None
+        self._epochs: list[dict[str, Any]] = []
+        self._start_up_s: float | None = None
+
+    @property
+    def _display(self) -> Display:
+        if self._shown is None:
+            from samegrad.cli.display import Display
+
+            self._shown = Display(self._job.epochs, on_stderr=self._as_json)
+        return self._shown
+
+    def take(self, record: dict[str, Any]) -> None:
+        """Takes a record of `samegrad.trainer.run`."""
+        match record["event"]:
+            case "loading":
+                self._display.loading(record)
+            case "header":
+                self._display.header(record)
+            case "first_step":
+                self._start_up_s = _seconds_since_start(record["at"])
+            case "step":
+                self._display.step(record)
+            case "epoch":
+                self._epochs.append(record)
+                self._display.epoch(record)
+
+    def close(self) -> None:
+        """Takes down what is shown only while the run lasts."""
+        if self._shown is not None:
+            self._shown.close()
+
+    def finish(self, report: dict[str, Any]) -> None:
+        """Shows and writes the result."""
+        report = {**report, "start_up_seconds": self._start_up_s}
+        self._display.result(report)
+        if self._job.out is None:
+            self._display.files(None)
+        else:
+            folder = Path(self._job.out)
+            self._write(folder, report)
+            self._display.files(folder, [REPORT, METRICS, CURVES, CHECKPOINT, report["weights"]])
+        if self._as_json:
+            print(json.dumps(report))
+
+    def _write(self, folder: Path, report: dict[str, Any]) -> None:
+        """Writes the report and draws the curves; rank 0 has written the rest."""
+        from samegrad.cli.display import kinds_of
+
+        write_report(folder, report)
+        title = f"{report['model']} on {report['data']}, {kinds_of(report['devices'])}"
+        draw_curves(self._epochs, folder / CURVES, title)
+
+
+def _check_devices(job: TrainJob, devices: str) -> None:
+    """Raises for devices that cannot share the shards, as far as that can be told without asking torch."""
+    if "auto" in devices:
+        return
+    try:
+        names = parse_devices(devices, cores=usable_cores(), threads=job.threads)
+    except DeviceUnavailable:  # only torch knows which there are
+        return
+    shares(job.shards, len(names), job.shares)
+
+
+def _seconds_since_start(moment: float) -> float | None:
+    """From the start of this process to `moment` of the system's clock; None where the system does not tell."""
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of all, after boot
+        return moment - time.time() + time.clock_gettime(time.CLOCK_BOOTTIME) - started_s
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,88 @@
+"""What `samegrad train` does, as a record, and the function that does it in every worker.
+
+This module does not need torch, so that the command line can make and check the record and hand the function to the
+workers; the function imports the rest where it runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from samegrad.data import DATA
+from samegrad.errors import ConfigurationError
+from samegrad.recipe import Recipe
+
+__all__ = ["LEARNING_RATES", "MODEL_NAMES", "PRELOAD", "UPDATES", "TrainJob", "Update", "run_train_job"]
+
+Update = Literal["auto", "replicated", "owner"]
+
+UPDATES: tuple[Update, ...] = ("auto", "replicated", "owner")
+"""How parameters are updated; "auto" is "owner" for several CPU workers of one host, else "replicated"."""
+
+MODEL_NAMES = ("lenet", "resnet18", "mlp")
+"""The names of `samegrad.models.MODELS`, which needs torch; a test compares the two."""
+
+LEARNING_RATES: Mapping[str, float] = {"sgd": 0.2, "momentum": 0.02, "adamw": 0.001}
+"""Optimizer on the command line -> learning rate if none is given. "momentum" is SGD with momentum 0.9."""
+
+PRELOAD = ("torch", "numpy", "samegrad.trainer.run")
+"""What to import before workers are forked for `run_train_job`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainJob:
+    """One training run; its fields are plain JSON values, checked when it is made.
+
+    batch_size, shards, seed, threads: those of the `recipe`. lr: None means that of `LEARNING_RATES`.
+    data_dir: a folder with the files of the data set; None where it is not read from files, or for the default folder.
+    shares: how fast each device is, in the order of the devices; None for equal ones.
+    out: the folder for metrics and the checkpoint; None to write nothing.
+    """
+
+    model: str = "lenet"
+    data: str = "sample-digits"
+    data_dir: str | None = None
+    batch_size: int = 32
+    shards: int = 8
+    lr: float | None = None
+    optimizer: str = "sgd"
+    epochs: int = 15
+    seed: int = 0
+    threads: int = 1
+    shares: tuple[float, ...] | None = None
+    update: Update = "auto"
+    out: str | None = None
+
+    def __post_init__(self) -> None:
+        choices = (("model", MODEL_NAMES), ("data", DATA), ("optimizer", LEARNING_RATES), ("update", UPDATES))
+        for name, known in choices:
+            if getattr(self, name) not in known:
+                raise ConfigurationError(f"--{name}: expected one of {', '.join(known)}; got {getattr(self, name)!r}")
+        if not isinstance(self.epochs, int) or self.epochs < 1:
+            raise ConfigurationError(f"--epochs: expected a whole number of at least 1; got {self.epochs!r}")
+        if not 0 < self.learning_rate < math.inf:
+            raise ConfigurationError(f"--lr: expected a positive number; got {self.lr!r}")
+        _ = self.recipe
+
+    @property
+    def recipe(self) -> Recipe:
+        """All that determines the result, besides model, data and optimizer."""
+        return Recipe(batch_size=self.batch_size, shards=self.shards, seed=self.seed, threads=self.threads)
+
+    @property
+    def learning_rate(self) -> float:
+        """`lr`, or the one that suits the optimizer."""
+        return LEARNING_RATES[self.optimizer] if self.lr is None else self.lr
+
+
+def run_train_job(job: TrainJob) -> dict[str, Any]:
+    """Trains as `job` says; called in every worker of a launch alike. Returns the report, plain JSON values.
+
+    Rank 0 hands records to `samegrad.workers.report` meanwhile; each has an "event": see `samegrad.trainer.run`.
+    """
+    from samegrad.trainer.run import run
+
+    return run(job)

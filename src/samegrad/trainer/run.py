@@ -1,0 +1,214 @@
+"""The run of a `TrainJob` in one worker: data, model, optimizer and Trainer, the reports and the checkpoint.
+
+Rank 0 hands these records to `samegrad.workers.report`:
+
+    {"event": "loading", ...}     once, at the start, since fetching data may take long
+    {"event": "header", ...}      once, before training: what runs where
+    {"event": "first_step", ...}  once: when the first step ended, as seconds of the system's clock
+    {"event": "step", ...}        at most every 0.1 s, and for the last step of each epoch
+    {"event": "epoch", ...}       after each epoch and its evaluation: a line of metrics.jsonl
+
+Epochs and steps count from 1 in them.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from samegrad import data, models
+from samegrad.errors import TrainingError
+from samegrad.keys import generator_key
+from samegrad.parallel.generators import seed_generators
+from samegrad.parallel.world import World, current_world
+from samegrad.shards import subtrees
+from samegrad.trainer.checkpoint import save_checkpoint
+from samegrad.trainer.job import TrainJob
+from samegrad.trainer.reports import EpochReport, StepReport
+from samegrad.trainer.run_files import MetricsFile
+from samegrad.trainer.shard_cost import shard_cost
+from samegrad.trainer.start_up import postpone_compiler
+from samegrad.trainer.trainer import Trainer
+from samegrad.workers import report
+from samegrad.workers.devices import usable_cores
+
+__all__ = ["run"]
+
+_REPORT_EVERY_S = 0.1
+
+
+def run(job: TrainJob) -> dict[str, Any]:
+    """Trains as `job` says; returns the report: the result, and all that it was computed with, as JSON values."""
+    world = current_world()
+    postpone_compiler()
+    if world.rank == 0:
+        report({"event": "loading", "data": job.data})
+    split = _load(job, world)
+    trainer = _make_trainer(job, world, split.train.classes)
+    if world.rank == 0:
+        report({"event": "header", **_header(job, trainer, split)})
+    reporter = _Reporter(job) if world.rank == 0 else None
+    epochs = trainer.fit(
+        split.train,
+        job.epochs,
+        validate=split.test,
+        on_step=reporter.on_step if reporter else None,
+        on_epoch=reporter.on_epoch if reporter else None,
+    )
+    result = {**_result(trainer, epochs), **_facts(job, trainer, len(split.train)), "weights": None}
+    if world.rank == 0 and job.out is not None:
+        record = {name: result[name] for name in ("model", "data", "optimizer", "lr", "fingerprint")}
+        record |= {"epoch": result["epochs"], "recipe": job.recipe.to_json()}
+        result["weights"] = save_checkpoint(Path(job.out), trainer.model.state_dict(), record).name
+    return result
+
+
+def _load(job: TrainJob, world: World) -> data.Split:
+    """The data set; rank 0 first, which may have to fetch or parse it, so that the others find it done."""
+    folder = None if job.data_dir is None else Path(job.data_dir)
+    if world.rank == 0:
+        split = data.load(job.data, folder)
+        world.group.gather(b"")
+        return split
+    world.group.gather(b"")
+    return data.load(job.data, folder)
+
+
+def _make_trainer(job: TrainJob, world: World, classes: int) -> Trainer:
+    seed_generators(generator_key(job.seed, "init"), torch.device("cpu"))
+    model = models.build(job.model, classes)
+    update = _update(job, world)
+    return Trainer(model, F.cross_entropy, _optimizer(job), job.recipe, update=update, shares=job.shares)
+
+
+def _update(job: TrainJob, world: World) -> Literal["replicated", "owner"]:
+    if job.update != "auto":
+        return job.update
+    return "owner" if world.size > 1 and set(world.devices) == {"cpu"} else "replicated"
+
+
+def _optimizer(job: TrainJob) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
+    makers: Mapping[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {
+        "sgd": lambda parameters: torch.optim.SGD(parameters, lr=job.learning_rate),
+        "momentum": lambda parameters: torch.optim.SGD(parameters, lr=job.learning_rate, momentum=0.9),
+        "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=job.learning_rate),
+    }
+    return makers[job.optimizer]
+
+
+def _facts(job: TrainJob, trainer: Trainer, examples: int) -> dict[str, Any]:
+    """What the result was computed with."""
+    from samegrad import __version__
+
+    return {
+        "model": job.model,
+        "data": job.data,
+        "examples": examples,
+        "batch_size": job.batch_size,
+        "shards": job.shards,
+        "lr": job.learning_rate,
+        "optimizer": job.optimizer,
+        "seed": job.seed,
+        "threads": job.threads,
+        "devices": list(trainer.world.devices),
+        "world_size": trainer.world.size,
+        "update": _update(job, trainer.world),
+        "cores": usable_cores(),
+        "samegrad_version": __version__,
+        "torch_version": torch.__version__,
+        "python_version": platform.python_version(),
+        "platform": platform.platform(),
+    }
+
+
+def _header(job: TrainJob, trainer: Trainer, split: data.Split) -> dict[str, Any]:
+    parameters = list(trainer.model.parameters())
+    return {
+        **_facts(job, trainer, len(split.train)),
+        "epochs": job.epochs,
+        "test_examples": len(split.test),
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "gradient_bytes": sum(parameter.nbytes for parameter in parameters),
+        "shards_by_rank": [len(part) for part in trainer.cut],
+        "subtrees_by_rank": [len(subtrees(part, job.shards)) for part in trainer.cut],
+        "shard_cost": shard_cost(trainer, F.cross_entropy, split.train),
+    }
+
+
+def _result(trainer: Trainer, epochs: list[EpochReport]) -> dict[str, Any]:
+    """The outcome; `seconds` are those of training, without evaluation. Raises TrainingError if the ranks disagree."""
+    fingerprint = trainer.fingerprint()
+    found = [record.decode() for record in trainer.world.group.gather(fingerprint.encode())]
+    for rank, other in enumerate(found):
+        if other != found[0]:
+            raise TrainingError(
+                f"the models of the ranks differ: rank 0 has the fingerprint {found[0]}, rank {rank} has {other}. This "
+                f"is a fault of samegrad or of a device; please report it with the command that shows it"
+            )
+    last, seconds = epochs[-1], sum(epoch.seconds for epoch in epochs)
+    return {
+        "fingerprint": fingerprint,
+        "test_accuracy": last.metrics["accuracy"],
+        "test_loss": _finite(last.metrics["loss"]),
+        "train_loss": last.train_loss,
+        "epochs": len(epochs),
+        "seconds_per_epoch": seconds / len(epochs),
+        "samples_per_second": sum(epoch.examples for epoch in epochs) / seconds,
+    }
+
+
+def _finite(value: float) -> float | None:
+    """`value`, or None if it is infinite or NaN, which JSON cannot say. (For a training loss that is an error.)"""
+    return value if math.isfinite(value) else None
+
+
+class _Reporter:
+    """What rank 0 tells while it trains."""
+
+    def __init__(self, job: TrainJob) -> None:
+        self._metrics = None if job.out is None else MetricsFile(Path(job.out))
+        self._reported_at = -_REPORT_EVERY_S
+        self._steps, self._examples, self._seconds = 0, 0, 0.0  # the latter two since the last report
+
+    def on_step(self, step: StepReport) -> None:
+        if self._steps == 0:
+            report({"event": "first_step", "at": time.time()})
+        self._steps += 1
+        self._examples += step.examples
+        self._seconds += step.seconds
+        now = time.monotonic()
+        if now - self._reported_at < _REPORT_EVERY_S and step.step + 1 < step.steps:
+            return
+        rate = self._examples / self._seconds
+        self._reported_at, self._examples, self._seconds = now, 0, 0.0
+        report(
+            {
+                "event": "step",
+                "epoch": step.epoch + 1,
+                "step": step.step + 1,
+                "steps": step.steps,
+                "loss": step.loss,
+                "samples_per_second": rate,
+            }
+        )
+
+    def on_epoch(self, epoch: EpochReport) -> None:
+        record = {
+            "epoch": epoch.epoch + 1,
+            "train_loss": epoch.train_loss,
+            "test_loss": _finite(epoch.metrics["loss"]),
+            "test_accuracy": epoch.metrics["accuracy"],
+            "seconds": epoch.seconds,
+            "samples_per_second": epoch.examples / epoch.seconds,
+        }
+        if self._metrics is not None:
+            self._metrics.append(record)
+        report({"event": "epoch", **record})

@@ -1,0 +1,88 @@
+"""What cutting the minibatch into shards costs on the device at hand, measured.
+
+Small shards use a device less well than one large piece. The figure is a ratio: forward and backward of this rank's
+shards of one minibatch, one by one as in training, over those of the same examples in one piece.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from samegrad.parallel.execution import as_recipe_says
+from samegrad.shards import even
+from samegrad.trainer.batches import dataset_length, fetch
+from samegrad.trainer.step import to_device
+from samegrad.trainer.trainer import Trainer
+
+__all__ = ["shard_cost"]
+
+_ROUNDS = 4  # at most
+_PROBE = 4  # examples; few enough that no model takes long for them
+
+
+def shard_cost(
+    trainer: Trainer, loss: Callable[[Any, Any], Tensor], dataset: Any, budget_s: float = 0.3
+) -> float | None:
+    """How many times as long the shards of this rank take as the same examples in one piece; None if not measured.
+
+    It is not measured where that would take longer than about `budget_s` seconds. The model is afterwards as it was,
+    bit for bit, and without gradients. The global generators are not put back: every shard seeds them anyway.
+    """
+    recipe, device, held = trainer.recipe, trainer.device, trainer.cut[trainer.world.rank]
+    count = min(recipe.batch_size, dataset_length(dataset))
+    parts = [part for part in even(count, recipe.shards)[held.start : held.stop] if part]
+    if len(parts) < 2:
+        return 1.0
+    whole = range(parts[0].start, parts[-1].stop)
+
+    def compute(ranges: list[range]) -> float:
+        """Seconds for forward and backward of the examples in each of `ranges`."""
+        batches = [to_device(fetch(dataset, torch.arange(part.start, part.stop), recipe, 0), device) for part in ranges]
+        trainer.model.zero_grad(set_to_none=True)
+        _synchronize(device)
+        start = time.perf_counter()
+        for X, y in batches:
+            loss(trainer.model(X), y).backward()
+        _synchronize(device)
+        return time.perf_counter() - start
+
+    with as_recipe_says(recipe, device), _put_back(trainer.model):
+        probe = range(whole.start, min(whole.start + _PROBE, whole.stop))
+        compute([probe])  # the first time, libraries set themselves up
+        if compute([probe]) / len(probe) * len(parts[0]) > budget_s:
+            return None
+        estimate_s = 2 * len(parts) * compute(parts[:1])
+        rounds = min(int(budget_s / estimate_s), _ROUNDS)
+        if rounds < 1:
+            return None
+        times = [(compute(parts), compute([whole])) for _ in range(rounds)]
+    counted = times[1:] or times  # the first also pays for setting up
+    return statistics.median(cut for cut, _ in counted) / statistics.median(uncut for _, uncut in counted)
+
+
+@contextlib.contextmanager
+def _put_back(model: nn.Module) -> Iterator[None]:
+    """Training mode within; afterwards mode and buffers are those of before, and no parameter has a gradient."""
+    was_training, buffers = model.training, list(model.buffers())
+    before = [buffer.clone() for buffer in buffers]
+    model.train()
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in zip(buffers, before, strict=True):
+                buffer.copy_(value)
+        model.train(was_training)
+        model.zero_grad(set_to_none=True)
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

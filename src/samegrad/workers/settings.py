@@ -1,0 +1,45 @@
+"""How workers are started: what `launch` was told, checked before anything starts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from samegrad.errors import ConfigurationError
+from samegrad.workers.devices import device_words
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`devices` are words that `parse_devices` accepts; all numbers are positive; see `launch` for their meaning."""
+
+    devices: tuple[str, ...]
+    threads: int
+    timeout_s: float
+    at_most: int
+    preload: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("threads", "at_most"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigurationError(f"launch: {name} must be a whole number of at least 1; got {value!r}")
+        number = isinstance(self.timeout_s, int | float) and not isinstance(self.timeout_s, bool)
+        if not number or not self.timeout_s > 0:
+            raise ConfigurationError(f"launch: timeout_s must be a number of seconds above 0; got {self.timeout_s!r}")
+        if not all(isinstance(name, str) and name for name in self.preload):
+            raise ConfigurationError(f"launch: preload must be a list of names of modules; got {self.preload!r}")
+        device_words(self.devices)
+
+    def to_json(self) -> bytes:
+        """The settings, for `from_json`."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Settings:
+        """Reads what `to_json` wrote."""
+        record = json.loads(text)
+        record["devices"], record["preload"] = tuple(record["devices"]), tuple(record["preload"])
+        return cls(**record)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from samegrad.cli.display import Display
+
+HEADER: dict[str, Any] = {
+    "model": "lenet",
+    "data": "synthetic",
+    "parameters": 129_068,
+    "gradient_bytes": 516_272,
+    "examples": 2048,
+    "test_examples": 512,
+    "devices": ["cpu", "cpu"],
+    "threads": 1,
+    "cores": 2,
+    "update": "owner",
+    "shards": 8,
+    "shards_by_rank": [4, 4],
+    "subtrees_by_rank": [1, 1],
+    "shard_cost": 1.04,
+    "optimizer": "sgd",
+    "lr": 0.2,
+    "batch_size": 32,
+    "epochs": 2,
+    "seed": 0,
+}
+
+
+def header(capsys: pytest.CaptureFixture[str], **changed: Any) -> str:
+    Display(2, on_stderr=False).header({**HEADER, **changed})
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_the_header_says_what_runs_where(capsys: pytest.CaptureFixture[str]) -> None:
+    text = header(capsys)
+    for part in (
+        "lenet, 129,068 parameters, 516 kB of gradients",
+        "synthetic, 2,048 images to train and 512 to test on",
+        "2 workers: cpu × 2, 1 thread each, 2 cores here; update: owner",
+        "8: 4 on each device, 2 subtrees exchanged per step. Here they take 1.04 × as long as one piece would",
+        "sgd, lr 0.2, batch 32, 2 epochs, seed 0",
+    ):
+        assert part in text
+    assert "warning" not in text
+
+
+@pytest.mark.parametrize(
+    ("changed", "part"),
+    [
+        ({"shard_cost": None}, "was not measured: one minibatch takes long"),
+        ({"shards_by_rank": [3, 3, 2], "subtrees_by_rank": [2, 2, 1]}, "8: 3 + 3 + 2 on the devices, 5 subtrees"),
+        ({"devices": ["cpu"], "shards_by_rank": [8], "subtrees_by_rank": [1]}, "8 on one device, nothing to exchange"),
+        ({"devices": ["cuda:0", "cuda:1"]}, "2 workers: cuda:0, cuda:1; update"),
+        ({"devices": ["cpu"] * 4}, "warning 4 CPU workers on 2 cores get in each other's way"),
+        ({"threads": 2}, "warning 2 CPU workers of 2 threads on 2 cores"),
+        ({"devices": ["cpu", "cuda:0"], "threads": 2}, "2 workers: cpu, cuda:0, 2 threads each"),
+    ],
+)
+def test_the_header_fits_the_run(changed: dict[str, Any], part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert part in header(capsys, **changed)
+
+
+@pytest.mark.parametrize("no_color", [False, True])
+def test_a_terminal_has_a_bar_that_leaves_only_lines(
+    no_color: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as if there were a terminal
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    display = Display(2, on_stderr=True)
+    display.loading({"data": "synthetic"})
+    display.header(HEADER)
+    display.step({"epoch": 1, "step": 16, "steps": 64, "samples_per_second": 1234.5})
+    display.epoch({"epoch": 1, "train_loss": 0.5, "test_loss": None, "test_accuracy": 0.912, "seconds": 1.25})
+    display.close()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "loading synthetic" in err
+    assert re.search(r"epoch 1/2 .*1,23[45] samples/s, \d+:\d\d left", err)
+    assert "epoch 1/2  train loss 0.5000  test loss not finite  test accuracy 91.2 %  1.25 s" in err
+    assert ("\x1b[36m" in err) is not no_color
+    assert err.rstrip().endswith("\x1b[2K")  # the bar is erased
+    assert err.count("\x1b[?25l") == err.count("\x1b[?25h") == 1  # the cursor comes back
+
+
+def test_the_result_can_be_copied_whole_from_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    display = Display(1, on_stderr=False)
+    names = ("test_accuracy", "seconds_per_epoch", "samples_per_second", "shards")
+    display.result({**dict.fromkeys(names, 1), "devices": ["cpu"], "fingerprint": "0123456789abcdef" * 4})
+    display.files(Path("runs/a/folder/far/down"), ["report.json", "metrics.jsonl"])
+    lines = capsys.readouterr().out.splitlines()
+    assert f"fingerprint    {'0123456789abcdef' * 4}" in lines
+    assert "files          runs/a/folder/far/down: report.json, metrics.jsonl" in lines

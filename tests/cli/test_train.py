@@ -1,0 +1,170 @@
+"""`samegrad train` as a process of its own: reports, files, equal fingerprints, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import safetensors.torch
+
+from samegrad.parallel import fingerprint
+from samegrad.trainer.checkpoint import load_checkpoint
+
+pytestmark = pytest.mark.dist
+
+COMMAND = [sys.executable, "-m", "samegrad", "train", "--data", "synthetic", "--model", "mlp", "--batch-size", "256"]
+EPOCHS = 2
+REPORT_FIELDS = {
+    *("fingerprint", "test_accuracy", "test_loss", "train_loss", "epochs", "seconds_per_epoch", "samples_per_second"),
+    *("model", "data", "examples", "batch_size", "shards", "lr", "optimizer", "seed", "threads", "update"),
+    *("devices", "world_size", "cores", "samegrad_version", "torch_version", "python_version", "platform"),
+    *("weights", "start_up_seconds"),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run left behind."""
+
+    stdout: str
+    stderr: str
+    out: Path
+    seconds: float
+
+    @property
+    def report(self) -> dict[str, Any]:
+        report: dict[str, Any] = json.loads(self.stdout.splitlines()[-1])
+        return report
+
+
+def train(*options: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"} | {"COLUMNS": "80"}
+    return subprocess.run([*COMMAND, *options], capture_output=True, text=True, check=False, env=environment)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
+    """The same recipe on one, two and three CPU workers, all into the same folder."""
+    out = tmp_path_factory.mktemp("runs") / "made" / "here"
+    found = {}
+    for devices, ways in ((1, []), (2, ["--shares", "3,1", "--update", "replicated"]), (3, [])):
+        start = time.monotonic()
+        ended = train("--epochs", str(EPOCHS), "--devices", f"cpu:{devices}", "--out", str(out), "--json", *ways)
+        assert ended.returncode == 0, ended.stderr
+        found[devices] = Run(ended.stdout, ended.stderr, out, time.monotonic() - start)
+    return found
+
+
+def test_the_result_has_the_same_bits_on_any_number_of_devices(runs: dict[int, Run]) -> None:
+    results = [
+        [run.report[name] for name in ("fingerprint", "test_accuracy", "test_loss", "train_loss")]
+        for run in runs.values()
+    ]
+    assert results[0] == results[1] == results[2]
+    assert results[0][1] > 0.9
+
+
+def test_stdout_is_the_report_and_nothing_else(runs: dict[int, Run]) -> None:
+    for devices, run in runs.items():
+        assert len(run.stdout.splitlines()) == 1
+        assert run.report.keys() == REPORT_FIELDS
+        assert run.report["devices"] == ["cpu"] * devices
+        assert run.report["world_size"] == devices
+        assert 0 < run.report["start_up_seconds"] < run.seconds
+    assert [run.report["update"] for run in runs.values()] == ["replicated", "replicated", "owner"]
+
+
+def test_people_read_plain_lines_where_there_is_no_terminal(runs: dict[int, Run]) -> None:
+    lines = runs[3].stderr.splitlines()
+    assert not any(ord(character) < 32 for line in lines for character in line)
+    assert all(len(line) <= 80 for line in lines if not line.startswith("files"))
+    assert sum(line.startswith("epoch ") for line in lines) == EPOCHS
+    assert lines[2].split(maxsplit=1) == [
+        "devices",
+        f"3 workers: cpu × 3, 1 thread each, {cores_text()}; update: owner",
+    ]
+    assert f"fingerprint    {runs[3].report['fingerprint']}" in lines
+
+
+def cores_text() -> str:
+    from samegrad.workers.devices import usable_cores
+
+    cores = usable_cores()
+    return f"{cores} core{'s' if cores > 1 else ''} here"
+
+
+def test_files_of_a_later_run_replace_those_of_an_earlier_one(runs: dict[int, Run]) -> None:
+    last = runs[3]
+    assert sorted(path.name for path in last.out.iterdir()) == sorted(
+        ["checkpoint.json", "curves.png", "metrics.jsonl", "report.json", last.report["weights"]]
+    )
+    assert json.loads((last.out / "report.json").read_bytes()) == last.report
+    assert (last.out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    metrics = [json.loads(line) for line in (last.out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [record["epoch"] for record in metrics] == list(range(1, EPOCHS + 1))
+    assert metrics[-1]["test_loss"] == last.report["test_loss"]
+    assert all(record["seconds"] > 0 and record["samples_per_second"] > 0 for record in metrics)
+
+
+def test_the_checkpoint_is_the_model(runs: dict[int, Run]) -> None:
+    report, out = runs[3].report, runs[3].out
+    state, record = load_checkpoint(out)
+    assert fingerprint(state) == record["fingerprint"] == report["fingerprint"]
+    assert record["epoch"] == EPOCHS
+    assert record["recipe"]["batch_size"] == 256
+    assert safetensors.torch.load_file(out / report["weights"]).keys() == state.keys()
+
+
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_ctrl_c_ends_all_processes_within_two_seconds(whole_group: bool) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "--epochs", "100000", "--devices", "cpu:2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("epoch"):
+        assert process.poll() is None
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) == 3  # the one that forks, and two workers
+    start = time.monotonic()
+    if whole_group:
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=10)
+    assert time.monotonic() - start < 2
+    assert process.returncode == 130
+    assert stderr == "interrupted: all workers have ended\n"
+    _, alive = psutil.wait_procs(children, timeout=0)
+    assert alive == []
+
+
+def test_what_only_the_workers_can_know_is_one_paragraph_too() -> None:
+    ended = train("--data", "fashion-mnist", "--data-dir", "/nowhere/at/all", "--devices", "cpu:2")
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "error: /nowhere/at/all: expected a folder with the files of Fashion-MNIST, but there is no such folder\n"
+    )
+
+
+def test_a_device_that_is_not_there_is_refused_by_name() -> None:
+    import torch
+
+    missing = torch.cuda.device_count()
+    ended = train("--devices", f"cuda:{missing}")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: ")
+    assert f"cuda:{missing}" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1

@@ -1,0 +1,92 @@
+"""Sums over a `torch.distributed` group equal the plain reference bit for bit; here over Gloo, on CUDA over NCCL."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from tests.executors.conformance import DTYPES, check_sum
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+from samegrad.errors import ConfigurationError
+from samegrad.executors.process_group import ProcessGroup
+from samegrad.shards import even, shares
+from samegrad.workers import context, launch
+
+RANKS = 3
+
+
+def check_everything(store: str) -> list[str]:
+    """On each of three ranks: joins a Gloo group and checks it; returns the names of what was checked."""
+    worker = context()
+    assert worker is not None
+    dist.init_process_group(
+        "gloo",
+        store=FileStore(store, RANKS),
+        rank=worker.rank,
+        world_size=RANKS,
+        timeout=timedelta(seconds=60),
+    )
+    group = ProcessGroup(torch.device("cpu"))
+    assert (group.rank, group.size) == (worker.rank, RANKS)
+    checks = [check_gather, check_broadcast, check_sums, check_pieces]
+    for check in checks:
+        check(group)
+    dist.destroy_process_group()
+    return [check.__name__ for check in checks]
+
+
+def check_gather(group: ProcessGroup) -> None:
+    """Records of any lengths, different by rank."""
+    lengths = [0, 1, 1000, 70_000]
+    for turn in range(len(lengths)):
+        found = group.gather(bytes([group.rank]) * lengths[(group.rank + turn) % 4])
+        assert found == [bytes([rank]) * lengths[(rank + turn) % 4] for rank in range(RANKS)]
+    assert group.gather(b"") == [b""] * RANKS
+
+
+def check_broadcast(group: ProcessGroup) -> None:
+    """Any dtype, shape and strides."""
+    rank = group.rank
+    tensors = [
+        torch.full((2, 3), float(rank)),
+        torch.tensor(float(rank)),
+        torch.empty(0, 3),
+        torch.tensor([rank > 0, rank == 0]),
+        torch.full((3,), rank).bfloat16(),
+        torch.full((3,), complex(rank, 1)),
+        torch.full((8, 6), rank).t(),
+        torch.full((10,), rank, dtype=torch.uint8)[::2],
+    ]
+    strides = [tensor.stride() for tensor in tensors]
+    group.broadcast(tensors)
+    assert [tensor.stride() for tensor in tensors] == strides
+    sums = [complex(tensor.sum()) for tensor in tensors]
+    assert sums == [0, 0, 0, 1, 0, 3j, 0, 0]
+    group.broadcast([])
+
+
+def check_sums(group: ProcessGroup) -> None:
+    """Even and uneven cuts, all dtypes at once, odd sizes, absent shards."""
+    sizes = [(dtype, 60 + place) for place, dtype in enumerate(DTYPES)] + [(torch.float32, n) for n in (0, 1, 2, 3)]
+    check_sum(group, shares(8, RANKS), 8, sizes, absent=[set(), {0, 1, 2}, {3, 6, 7}, set(range(7))])
+    check_sum(group, [range(1), range(1, 7), range(7, 8)], 8, [(torch.float32, 1000)])
+    check_sum(group, even(17, RANKS), 17, [(torch.float64, 100)])
+    check_sum(group, even(3, RANKS), 3, [(torch.float32, 200_000)])
+
+
+def check_pieces(group: ProcessGroup) -> None:
+    """Updating once per host is for CPU workers, and says so."""
+    total = group.tree_sum(even(3, RANKS), 3, [(torch.float32, 3)])
+    with pytest.raises(ConfigurationError, match="update='replicated'"):
+        total.run(set(), [torch.empty(3)], pieces=[(0, 0, 1)])
+
+
+@pytest.mark.dist
+def test_a_gloo_group_conforms(tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    checked = launch(lambda: check_everything(store), devices=f"cpu:{RANKS}", timeout_s=60)
+    assert len(checked) == 4

@@ -1,0 +1,115 @@
+"""Flat buffers: where tensors lie in them, that no two overlap, and which ranges a choice of them takes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from samegrad.parallel.layout import ALIGNMENT, FlatLayout, aligned
+
+CPU = torch.device("cpu")
+
+
+def mixed_tensors() -> list[Tensor]:
+    """Many dtypes, sizes around the alignment, no dimensions, no elements, strides that are to be kept."""
+    torch.manual_seed(0)
+    plain = [
+        torch.randn(size, dtype=dtype)
+        for size in ((1,), (15,), (16,), (17,), (), (0, 3), (3, 5))
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.complex128)
+    ]
+    return [
+        *plain,
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.randn(8, 6).t(),
+        torch.randint(0, 9, (7,)),
+        torch.rand(70) > 0.5,
+    ]
+
+
+def test_every_view_starts_at_a_boundary_and_has_the_shape_and_strides_of_its_tensor() -> None:
+    tensors = mixed_tensors()
+    layout = FlatLayout(tensors)
+    for view, tensor in zip(layout.views(layout.allocate(CPU)), tensors, strict=True):
+        assert view.data_ptr() % ALIGNMENT == 0
+        assert (view.dtype, view.shape, view.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
+
+
+def test_views_do_not_overlap_and_stay_inside() -> None:
+    tensors = mixed_tensors()
+    layout = FlatLayout(tensors)
+    flats = layout.allocate(CPU)
+    views = layout.views(flats)
+    for view, tensor in zip(views, tensors, strict=True):
+        view.copy_(tensor)
+    for view, tensor in zip(views, tensors, strict=True):
+        assert torch.equal(view, tensor)  # none has overwritten another
+    for flat, (dtype, numel) in zip(flats, layout.sizes, strict=True):
+        assert flat.numel() == numel
+        assert numel * dtype.itemsize % ALIGNMENT == 0
+
+
+def test_views_of_a_part_of_a_larger_buffer_start_at_the_part() -> None:
+    layout = FlatLayout([torch.empty(3), torch.empty(5)])
+    whole = torch.zeros(320)
+    first, second = layout.views([whole[64:96]])
+    first.fill_(1)
+    second.fill_(2)
+    assert whole.nonzero().flatten().tolist() == [64, 65, 66, 80, 81, 82, 83, 84]
+
+
+def test_strides_with_gaps_are_closed() -> None:
+    (view,) = (layout := FlatLayout([torch.empty(10, 10)[:, ::2]])).views(layout.allocate(CPU))
+    assert view.shape == (10, 5)
+    assert view.is_contiguous()
+
+
+def test_nothing_has_an_empty_layout() -> None:
+    layout = FlatLayout([])
+    assert layout.sizes == []
+    assert layout.views(layout.allocate(CPU)) == []
+    assert layout.pieces([]) == []
+
+
+def test_pieces_cover_the_chosen_tensors_and_join_neighbours() -> None:
+    layout = FlatLayout([torch.empty(5), torch.empty(16), torch.empty(3), torch.empty(1, dtype=torch.float64)])
+    assert layout.pieces([0]) == [(0, 0, 5)]
+    assert layout.pieces([1, 0]) == [(0, 0, 32)]
+    assert layout.pieces([0, 2]) == [(0, 0, 5), (0, 32, 35)]
+    assert layout.pieces([2, 3]) == [(0, 32, 35), (1, 0, 1)]
+    assert layout.pieces(range(4)) == [(0, 0, 35), (1, 0, 1)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pieces_of_any_choice_hold_exactly_its_elements_and_padding(seed: int) -> None:
+    draw = random.Random(seed)
+    tensors = mixed_tensors()
+    layout = FlatLayout(tensors)
+    chosen = draw.sample(range(len(tensors)), draw.randrange(len(tensors)))
+    flats = [torch.zeros(numel, dtype=dtype) for dtype, numel in layout.sizes]
+    for flat, start, stop in layout.pieces(chosen):
+        flats[flat][start:stop] = 1
+    for position, view in enumerate(layout.views(flats)):
+        assert bool(view.all() if position in chosen else not view.any()), position
+
+
+def test_aligned_copies_only_what_is_not() -> None:
+    whole = torch.arange(64, dtype=torch.float32)
+    assert aligned(whole) is whole
+    assert aligned(at := whole[16:]) is at
+    for offset in (1, 2, 8, 15):
+        copy = aligned(whole[offset:])
+        assert copy.data_ptr() % ALIGNMENT == 0
+        assert torch.equal(copy, whole[offset:])
+    assert aligned(torch.empty(0)).numel() == 0
+
+
+def test_an_aligned_copy_has_the_same_strides() -> None:
+    """Strides choose kernels, and those the bits."""
+    image = torch.empty(3 * 4 * 5 * 2 + 1)[1:].view(2, 4, 5, 3).permute(0, 3, 1, 2)
+    assert image.is_contiguous(memory_format=torch.channels_last)
+    assert aligned(image).stride() == image.stride()
+    assert aligned(image).data_ptr() != image.data_ptr()

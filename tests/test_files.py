@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from samegrad.files import check_writable, write_atomically
+
+
+def test_a_file_is_written_and_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "on the way" / "file"
+    for content in (b"first", b"", b"second, longer"):
+        write_atomically(path, content)
+        assert path.read_bytes() == content
+    assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Path, target: Path) -> Path:
+        raise OSError("no space left")
+
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="no space left"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_made_is_an_os_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OSError, match="file"):
+        write_atomically(tmp_path / "file" / "below", b"content")
+
+
+def test_a_writer_that_another_overtakes_replaces_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    replace = Path.replace
+
+    def overtaken(self: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "replace", replace)
+        write_atomically(path, b"of the other, which began later and ended first")
+        assert path.read_bytes().startswith(b"of the other")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", overtaken)
+    write_atomically(path, b"mine")
+    assert path.read_bytes() == b"mine"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, events = tmp_path / "file", []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        events.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name.split('.')[-1]}")
+        fsync(descriptor)
+
+    def replaced(self: Path, target: Path) -> Path:
+        events.append("rename")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    write_atomically(path, b"content")
+    assert events == ["sync part", "rename", f"sync {tmp_path.name}"]
+
+
+@pytest.mark.parametrize(("number", "is_error"), [(errno.EINVAL, False), (errno.EIO, True)])
+def test_a_file_system_without_sync_of_folders_will_do(
+    number: int, is_error: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+
+    def refuse_folders(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").is_dir():
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    if is_error:
+        with pytest.raises(OSError, match="Input/output error"):
+            write_atomically(tmp_path / "file", b"content")
+    else:
+        write_atomically(tmp_path / "file", b"content")
+    assert (tmp_path / "file").read_bytes() == b"content"
+
+
+def test_a_folder_is_made_and_left_empty_by_the_check(tmp_path: Path) -> None:
+    for _ in range(2):
+        check_writable(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_a_folder_below_a_file_is_not_writable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OSError, match="file"):
+        check_writable(tmp_path / "file" / "out")

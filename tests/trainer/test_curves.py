@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.image import imread
+
+from samegrad.errors import OutputError
+from samegrad.trainer.curves import draw_curves
+
+
+def records(count: int, **changed: Any) -> list[dict[str, Any]]:
+    return [
+        {"epoch": i, "train_loss": 2 / i, "test_loss": 2.2 / i, "test_accuracy": 1 - 0.9 / i, **changed}
+        for i in range(1, count + 1)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 100])
+def test_any_number_of_epochs_is_drawn(count: int, tmp_path: Path) -> None:
+    path = tmp_path / "curves.png"
+    draw_curves(records(count), path, "lenet on synthetic, cpu × 2")
+    image = imread(path)
+    assert image.shape[0] > 300
+    assert image.shape[1] > 600
+    assert 0.01 < (image[:, :, :3] < 0.9).any(axis=2).mean() < 0.3  # there are lines and text on white
+    assert [entry.name for entry in tmp_path.iterdir()] == ["curves.png"]
+
+
+@pytest.mark.parametrize("loss", [0.0, None])
+def test_losses_that_have_no_scale_are_drawn(loss: float | None, tmp_path: Path) -> None:
+    draw_curves(records(3, train_loss=0.0, test_loss=loss), tmp_path / "curves.png", "title")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_drawing_needs_neither_torch_nor_pyplot(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; from pathlib import Path\n"
+        "from samegrad.trainer.curves import draw_curves\n"
+        "assert 'matplotlib' not in sys.modules\n"
+        f"draw_curves({records(2)!r}, Path(sys.argv[1]), 'title')\n"
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "a.png")], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert (tmp_path / "a.png").exists()
+
+
+def test_a_path_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OutputError, match=r"a\.png: could not be written"):
+        draw_curves(records(1), tmp_path / "file" / "a.png", "title")
