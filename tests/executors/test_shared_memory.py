@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 import resource
@@ -141,8 +142,10 @@ def test_nothing_is_left_open_or_mapped() -> None:
         total.slot(0)[0].zero_()
         total.run(set(held_nodes(shares(8, 2), 8)), [torch.empty(100)])
 
+    gc.collect()
     before = open_files(), mapped()
     run_ranks(2, run)
+    gc.collect()
     assert (open_files(), mapped()) == before
 
 

@@ -335,6 +335,21 @@ def test_what_an_example_draws_depends_on_the_seed_the_epoch_and_itself_only() -
     assert not set(draws(Recipe(batch_size=8, seed=1))[0].values()) & set(first.values())
 
 
+def test_what_many_examples_at_once_draw_differs_by_shard_and_epoch_and_repeats() -> None:
+    class Draws(ManyAtOnce):
+        def batch(self, indices: Tensor) -> Any:
+            drawn.append((float(torch.rand(())), random.random(), float(np.random.rand())))
+            return super().batch(indices)
+
+    found = []
+    for _ in range(2):
+        drawn: list[tuple[float, float, float]] = []
+        Trainer(small_model(), F.cross_entropy, sgd, Recipe(batch_size=8)).fit(Draws(vectors(16)), 2)
+        found.append(drawn)
+    assert len(set(found[0])) == 2 * 16
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("examples", [1, 2, 7, 8, 9, 15, 16, 17])
 def test_minibatches_have_exactly_the_size_asked_for_and_the_last_what_is_left(examples: int) -> None:
     """Also where that leaves shards without an example."""
@@ -502,6 +517,26 @@ def test_evaluating_changes_nothing() -> None:
     assert trainer.fingerprint() == before
     assert [module.training for module in model.modules()] == modes
     assert all(parameter.grad is gradient for parameter, gradient in zip(model.parameters(), gradients, strict=True))
+
+
+def test_each_part_of_an_evaluation_finds_the_buffers_as_they_were() -> None:
+    """Which rank computes it, and what that computed before, makes no difference."""
+
+    class Counting(nn.Module):
+        calls: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+            self.register_buffer("calls", torch.tensor(0.0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls = self.calls + 1
+            return self.weight * self.calls + 0 * x
+
+    trainer = Trainer(Counting(), F.mse_loss, sgd, Recipe())
+    data = TensorDataset(torch.ones(700, 1), torch.ones(700, 1))
+    assert trainer.evaluate(data, {"calls": lambda output, _: output.sum()}) == {"loss": 0.0, "calls": 1.0}
 
 
 def test_modes_are_put_back_when_evaluation_fails() -> None:

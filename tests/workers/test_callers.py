@@ -234,15 +234,18 @@ def test_a_device_that_is_not_there_and_a_module_that_is_not_there(quick: None) 
     with pytest.raises(ConfigurationError, match="2048 workers"):
         launch(print, devices="cpu:1024,cpu:1024")
     with pytest.raises(ConfigurationError, match="the workers cannot import 'no_such_module': ModuleNotFoundError"):
-        launch(print, devices="cpu", preload=["no_such_module"])
+        launch(partial(print, bytes(5_000_000)), devices="cpu", preload=["no_such_module"])
 
 
 def test_an_interpreter_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "")
-    with pytest.raises(ConfigurationError, match=r"sys\.executable is empty"):
+    with pytest.raises(ConfigurationError, match=r"the interpreter '' \(sys\.executable\)"):
         launch(print, devices="cpu")
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.raises(GroupError, match="/no/such/python could not be started"):
+        launch(print, devices="cpu")
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(ConfigurationError, match="not a plain Python"):
         launch(print, devices="cpu")
 
 

@@ -62,10 +62,11 @@ def save_checkpoint(folder: Path, state_dict: Mapping[str, Tensor], record: Mapp
         raise OutputError(
             f"{folder}: the checkpoint could not be written: {error.strerror or error}; {older}"
         ) from error
-    for path in [*folder.glob("weights-*.safetensors"), *folder.glob(".weights-*.part")]:
-        if path != weights:
-            with contextlib.suppress(OSError):  # what cannot be removed only takes room
-                path.unlink()
+    for pattern in ("weights-*.safetensors", ".weights-*.part", f".{CHECKPOINT}.*.part"):
+        for path in folder.glob(pattern):
+            if path != weights:
+                with contextlib.suppress(OSError):  # what cannot be removed only takes room
+                    path.unlink()
     return weights
 
 

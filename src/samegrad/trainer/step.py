@@ -87,12 +87,11 @@ class ShardedStep:
             except GradientTwice:
                 self._buffers.enter()  # the next try starts from where this one did
                 continue
-        # What is drawn from here on must not depend on which shard this rank computed last: by the optimizer, or, also
-        # where the step fails or this rank updates some parameters only, between steps.
-        seed_generators(generator_key(self._recipe.seed, "update", epoch, step), self._device)
+        # What is drawn from here on, by the optimizer or between steps, must not depend on which shard this rank
+        # computed last; also where the step fails.
+        seed_generators(generator_key(self._recipe.seed, "after", epoch, step), self._device)
         mean = self._exchange(epoch, step, losses, fractions, first)
         self._update()
-        seed_generators(generator_key(self._recipe.seed, "after", epoch, step), self._device)
         return mean, total
 
     def _gather_weights(self, epoch: int, step: int, batches: dict[int, tuple[Any, Any]]) -> list[float]:
@@ -142,7 +141,8 @@ class ShardedStep:
             raise TrainingError(
                 "the loss does not depend on any parameter that is trained; is everything frozen, or detached?"
             )
-        loss.backward(None if fraction == 1.0 else torch.full_like(loss, fraction))
+        # Not backward(gradient), which has torch import a library of symbols (0.3 s) to check the gradient's shape.
+        (loss if fraction == 1.0 else loss * fraction).backward()
         return loss.detach()
 
     def _exchange(

@@ -90,10 +90,10 @@ def _check_platform() -> None:
             f"launch: starting workers needs Linux; this is {sys.platform}. Call the function itself: without launch, "
             f"samegrad trains on one device, with the same result"
         )
-    if not sys.executable:
+    if not sys.executable or getattr(sys, "frozen", False):  # a frozen program would start itself again
         raise ConfigurationError(
-            "launch: sys.executable is empty, so Python itself cannot be found to start workers with; set it to the "
-            "path of the interpreter"
+            f"launch: workers are started by the interpreter {sys.executable!r} (sys.executable), which is not a plain "
+            f"Python; run the script with python"
         )
 
 
@@ -159,17 +159,18 @@ class _Server:
     def follow(self, outcome: Outcome) -> None:
         """Gives `outcome` what the workers say until all have ended; raises what `outcome` raises."""
         start_by = time.monotonic() + _START_S
-        while not self.channel.at_end:
+        try:
+            while not self.channel.at_end:
+                left_s = None if outcome.started else start_by - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    raise GroupError(
+                        f"launch: no worker could be started within {_START_S:g} s; the process that starts them still "
+                        f"imports modules. Does the file system that Python is on respond?"
+                    )
+                for frame in self._listen(left_s):
+                    outcome.take(frame)
+        finally:
             self._runs_workers = outcome.started
-            left_s = None if outcome.started else start_by - time.monotonic()
-            if left_s is not None and left_s <= 0:
-                raise GroupError(
-                    f"launch: no worker could be started within {_START_S:g} s; the process that starts them still "
-                    f"imports modules. Does the file system that Python is on respond?"
-                )
-            for frame in self._listen(left_s):
-                outcome.take(frame)
-        self._runs_workers = True
 
     def _listen(self, wait_s: float | None) -> list[Frame]:
         """Waits for something to come; passes on what was printed and returns the messages."""
