@@ -177,7 +177,8 @@ class _Players:
                 self._processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
         self._lines: dict[str, dict[int, Any]] = {way.name: {} for way in ways}
         for _ in range(sum(way.ranks for way in ways)):
-            lines = self._accept().makefile("rw")
+            with self._accept() as channel:  # the file keeps it open
+                lines = channel.makefile("rw")
             hello = json.loads(lines.readline())
             self._lines[hello["way"]][hello["rank"]] = lines
 

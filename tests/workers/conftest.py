@@ -8,12 +8,26 @@ from pathlib import Path
 import pytest
 from tests.workers.processes import Scripts, own_children
 
-STAND_IN = "def set_num_threads(threads): ...\ndef manual_seed(seed): ...\n"  # what a worker calls at its start
+STAND_IN = """\
+def set_num_threads(threads): ...
+def manual_seed(seed): ...
+class cuda:
+    counted = False
+    @classmethod
+    def device_count(cls):
+        cls.counted = True
+        return 2
+    @staticmethod
+    def set_device(name): ...
+class backends:
+    class cuda:
+        is_built = staticmethod(lambda: True)
+"""
 
 
 @pytest.fixture(scope="session")
 def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which `torch` is next to nothing."""
+    """A folder in which `torch` is only what workers call at their start; it claims two CUDA devices."""
     folder = tmp_path_factory.mktemp("stand_in")
     (folder / "torch").mkdir()
     (folder / "torch" / "__init__.py").write_text(STAND_IN, encoding="utf-8")

@@ -18,8 +18,8 @@ import pytest
 from tests.workers.processes import PATIENCE_S, Scripts, own_children
 
 from samegrad import launch
-from samegrad.errors import ConfigurationError, GroupError, WorkerFailed
-from samegrad.workers import launcher
+from samegrad.errors import ConfigurationError, DeviceUnavailable, GroupError, WorkerFailed
+from samegrad.workers import context, launcher
 from samegrad.workers.context import WorkerContext, enter
 
 pytestmark = pytest.mark.dist
@@ -235,6 +235,19 @@ def test_a_device_that_is_not_there_and_a_module_that_is_not_there(quick: None) 
         launch(print, devices="cpu:1024,cpu:1024")
     with pytest.raises(ConfigurationError, match="the workers cannot import 'no_such_module': ModuleNotFoundError"):
         launch(partial(print, bytes(5_000_000)), devices="cpu", preload=["no_such_module"])
+
+
+def test_cuda_devices_are_counted_by_another_process_than_the_one_that_forks(quick: None) -> None:
+    def work() -> tuple[tuple[str, ...], bool]:
+        import torch
+
+        worker = context()
+        assert worker is not None
+        return worker.devices, torch.cuda.counted  # type: ignore[attr-defined]
+
+    assert launch(work) == (("cuda:0", "cuda:1"), False)
+    with pytest.raises(DeviceUnavailable, match="asks for cuda:5, but torch sees only cuda:0 to cuda:1"):
+        launch(work, devices="cuda:5")
 
 
 def test_an_interpreter_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

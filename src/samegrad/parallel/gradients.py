@@ -9,6 +9,7 @@ without it.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Sequence
 
 import torch
@@ -66,6 +67,7 @@ class GradientSum:
 
     def begin(self) -> None:
         """Starts a step; gradients of earlier ones are dropped."""
+        self.separate = self.separate or self._has_hooks_of_others()
         self._running = RunningSum(self._held, self._leaves, self._slot_views if self._sum is not None else None)
         self._set_gradients([None] * len(self._parameters))
 
@@ -140,6 +142,11 @@ class GradientSum:
                 self._watched.add(position)
                 parameter.register_post_accumulate_grad_hook(_Watcher(self))
 
+    def _has_hooks_of_others(self) -> bool:
+        """Whether somebody else is told of gradients, who would see those of two shards as one."""
+        hooks = (parameter._post_accumulate_grad_hooks or {} for parameter in self._parameters)
+        return any(not isinstance(hook, _Watcher) for found in hooks for hook in found.values())
+
     def got_gradient(self, seen: int) -> int:
         """Called by a watcher that was last called in the backward `seen`; returns the present one."""
         self._twice |= self._with_sibling and seen == self._backward
@@ -152,8 +159,9 @@ class _Watcher:
     __slots__ = ("_seen", "_sum")
 
     def __init__(self, gradients: GradientSum) -> None:
-        self._sum = gradients
+        self._sum = weakref.ref(gradients)  # a model outlives the trainers it had
         self._seen = 0
 
     def __call__(self, _: Tensor) -> None:
-        self._seen = self._sum.got_gradient(self._seen)
+        if (gradients := self._sum()) is not None:
+            self._seen = gradients.got_gradient(self._seen)

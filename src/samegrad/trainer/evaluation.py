@@ -42,6 +42,8 @@ def evaluate(
 ) -> dict[str, float]:
     """The mean of the loss and of each metric over `dataset`; see `Trainer.evaluate`."""
     length = dataset_length(dataset)
+    if metrics is not None and "loss" in metrics:
+        raise ConfigurationError("evaluate: a metric must not be called 'loss', as the mean loss itself is; rename it")
     units = -(-length // UNIT)
     names: list[str] | None = None if metrics is None else ["loss", *metrics]
     rows: list[float] = []  # for each unit of this rank: what it counts, its examples, its summed loss and metrics

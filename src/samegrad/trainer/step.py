@@ -21,7 +21,7 @@ from samegrad.parallel.clipping import clip_gradients
 from samegrad.parallel.generators import seed_generators
 from samegrad.parallel.gradients import GradientSum, GradientTwice
 from samegrad.parallel.layout import aligned
-from samegrad.parallel.nested import map_tensors
+from samegrad.parallel.nested import count_examples, map_tensors
 from samegrad.parallel.world import World
 from samegrad.recipe import Recipe
 from samegrad.shards import Node, leaves_of, subtrees, tree_sum
@@ -125,7 +125,13 @@ class ShardedStep:
             self._gradients.enter(shard)
             if fraction is not None:
                 self._buffers.enter()
-                losses[shard] = self._forward_backward(epoch, step, shard, fraction, get(shard))
+                batch = get(shard)
+                try:
+                    losses[shard] = self._forward_backward(epoch, step, shard, fraction, batch)
+                except Exception as error:
+                    where = f"epoch {epoch}, step {step}, shard {shard} of {len(fractions)} (counted from 0)"
+                    error.add_note(f"in {where}, which holds {count_examples(batch)} examples")
+                    raise
             self._gradients.leave(shard, fraction is None)
             self._buffers.leave(shard, fraction, shard == first)
         return [float(losses[shard]) if shard in losses else 0.0 for shard in range(self._recipe.shards)]

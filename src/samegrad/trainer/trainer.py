@@ -148,7 +148,8 @@ class Trainer:
         recipe = self.recipe
         order = epoch_order(recipe, dataset_length(dataset), self.epoch)
         steps = -(-len(order) // recipe.batch_size)
-        self.model.train()
+        if not self.model.training:  # else parts of it may have been frozen in evaluation mode
+            self.model.train()
         summed_loss = counted = 0.0
         before = time.perf_counter()
         for step in range(steps):
