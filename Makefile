@@ -1,7 +1,7 @@
 # Everything runs in .venv, which is made on first use. Another Python: make PYTHON=python3.13 setup
 
 PYTHON      ?= python3
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n 2 --dist loadfile
 VENV        := .venv
 BIN         := $(VENV)/bin
 CODE        := src tests $(sort $(dir $(wildcard benchmarks/*.py examples/*.py)))
@@ -28,7 +28,7 @@ format: $(VENV)/.installed ## Rewrite the code in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: lint ## Run lint and the tests, without the slow ones and those for GPUs; more options: PYTEST_ARGS="-n 4"
+test: lint ## Run lint and the tests, without the slow ones and those for GPUs; in one process: PYTEST_ARGS=
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(PYTEST_ARGS)
 
 test-all: lint ## Run lint and all tests; those for GPUs skip themselves where there is none

@@ -23,11 +23,13 @@ class RunningSum:
     """Adds the values of the shards `held` (of `leaves`) up to the values of its whole subtrees.
 
     `place`, if given, says where the value of a complete subtree is to be written: for the j-th of them, a list of
-    tensors that are overwritten (what is absent there becomes -0.0, to which any x can be added without changing it).
-    Without it the values stay where they are. The tensors given to `add` belong to this object from then on.
+    tensors that are overwritten (what is absent there becomes -0.0, to which any x can be added without changing it),
+    or None for a part that stays where it is. Without it all values stay where they are.
+
+    The tensors given to `add` belong to this object from then on.
     """
 
-    def __init__(self, held: range, leaves: int, place: Callable[[int], Sequence[Tensor]] | None = None) -> None:
+    def __init__(self, held: range, leaves: int, place: Callable[[int], Sequence[Tensor | None]] | None = None) -> None:
         self._leaves = leaves
         self._place = place
         self._nodes = subtrees(held, leaves)
@@ -68,11 +70,11 @@ class RunningSum:
         """The complete subtrees that are not absent, from left to right."""
         return [(node, value) for node, value in zip(self._nodes, self._stack, strict=True) if value is not None]
 
-    def _placed(self, covered: range) -> Sequence[Tensor] | None:
+    def _placed(self, covered: range) -> Sequence[Tensor | None] | None:
         j = self._complete.get(covered)
         return self._place(j) if j is not None and self._place is not None else None
 
-    def _combine(self, left: Value | None, right: Value | None, placed: Sequence[Tensor] | None) -> Value | None:
+    def _combine(self, left: Value | None, right: Value | None, placed: Sequence[Tensor | None] | None) -> Value | None:
         if left is None or right is None:
             only = right if left is None else left
             if only is None or placed is None:
@@ -86,8 +88,10 @@ class RunningSum:
         return [b if a is None else a for a, b in zip(left, right, strict=True)]
 
 
-def _sum_into(a: Tensor | None, b: Tensor | None, out: Tensor) -> Tensor | None:
-    """`out` becomes a + b, where None is absent. Returns `out`, or None if both are absent."""
+def _sum_into(a: Tensor | None, b: Tensor | None, out: Tensor | None) -> Tensor | None:
+    """`out` (or `a`, if there is no `out`) becomes a + b, where None is absent. Returns it, or None if both are."""
+    if out is None:
+        return b if a is None else a if b is None else a.add_(b)
     if a is not None and b is not None:
         return torch.add(a, b, out=out)
     only = b if a is None else a

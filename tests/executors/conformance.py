@@ -9,6 +9,7 @@ from torch import Tensor
 
 from samegrad.executors import Group, local_tree_sum
 from samegrad.executors.base import FlatSizes, Piece
+from samegrad.executors.shared_memory import SharedTreeSum
 from samegrad.shards import Node, leaves_of, subtrees
 
 __all__ = ["DTYPES", "bits", "check_sum", "held_nodes", "numbers"]
@@ -55,15 +56,29 @@ def check_sum(
         dtype, numel = sizes[flat]
         return numbers(dtype, numel, 1000 * turn + 100 * flat + nodes.index(node))
 
+    own_pieces: Sequence[Piece] = [] if pieces is None else pieces[group.rank]
     total = group.tree_sum(cut, leaves, sizes)
     for turn, missing in enumerate(absent):
         present = {node for node in nodes if set(leaves_of(node, leaves)) - missing}
+        own = [node for node in subtrees(cut[group.rank], leaves) if node in present]
         for position, node in enumerate(subtrees(cut[group.rank], leaves)):
             if node in present:
                 for flat, slot in enumerate(total.slot(position)):
                     slot.copy_(contribution(node, flat, turn))
+                    for _, start, stop in (piece for piece in own_pieces if piece[0] == flat):
+                        slot[start:stop] = 55  # kept elsewhere
         out = [torch.full((numel,), 77, dtype=dtype) for dtype, numel in sizes]
-        total.run(present, out, None if pieces is None else pieces[group.rank])
+        if pieces is None:
+            total.run(present, out)
+        else:
+            assert isinstance(total, SharedTreeSum)
+            kept = {
+                node: [contribution(node, flat, turn)[start:stop].clone() for flat, start, stop in own_pieces]
+                for node in own
+            }
+            room = [out[flat][start:stop] for flat, start, stop in own_pieces]
+            for place, found in zip(room, total.run_pieces(present, own_pieces, kept, room), strict=True):
+                place.copy_(found)
         for flat, (dtype, numel) in enumerate(sizes):
             wanted = [(flat, 0, numel)] if pieces is None else pieces[group.rank]
             reference = local_tree_sum([(node, contribution(node, flat, turn)) for node in present], leaves)

@@ -27,14 +27,6 @@ def test_a_sum_over_an_odd_number_of_shards() -> None:
     run_ranks(4, lambda group: check_sum(DeviceGroup(group, CPU), cut, 13, [(torch.float32, 1000)]))
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_with_pieces_the_rest_is_left(ranks: int) -> None:
-    bounds = even(96, ranks)
-    pieces = [[(0, part.start, part.stop)] for part in bounds]
-    sizes = [(torch.float32, 96), (torch.float64, 7)]
-    run_ranks(ranks, lambda group: check_sum(DeviceGroup(group, CPU), shares(8, ranks), 8, sizes, pieces=pieces))
-
-
 def test_records_and_tensors_go_through_the_host() -> None:
     def run(host: SharedMemoryGroup) -> None:
         group = DeviceGroup(host, CPU)

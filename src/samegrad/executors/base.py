@@ -34,11 +34,8 @@ class TreeSum(Protocol):
         """
         ...
 
-    def run(self, present: Collection[Node], out: Sequence[Tensor], pieces: Sequence[Piece] | None = None) -> None:
-        """Writes the root's sum of the subtrees `present` (on whichever rank) into the flat buffers `out`.
-
-        With `pieces`, this rank needs only these ranges, and no two ranks the same element; the rest of `out` is left.
-        """
+    def run(self, present: Collection[Node], out: Sequence[Tensor]) -> None:
+        """Writes the root's sum of the subtrees `present` (on whichever rank) into the flat buffers `out`."""
         ...
 
 

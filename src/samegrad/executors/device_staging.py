@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from samegrad.executors.base import FlatSizes, Piece
+from samegrad.executors.base import FlatSizes
 from samegrad.executors.shared_memory import SharedMemoryGroup, SharedTreeSum
 from samegrad.shards import Node, subtrees
 
@@ -52,13 +52,12 @@ class _StagedTreeSum:
         """See `base.TreeSum.slot`."""
         return self._slots[position]
 
-    def run(self, present: Collection[Node], out: Sequence[Tensor], pieces: Sequence[Piece] | None = None) -> None:
+    def run(self, present: Collection[Node], out: Sequence[Tensor]) -> None:
         """See `base.TreeSum.run`."""
         for position, node in enumerate(self._held):
             if node in present:
                 for shared, own in zip(self._host.slot(position), self._slots[position], strict=True):
                     shared.copy_(own)
-        self._host.run(present, self._sum, pieces)
-        wanted = pieces if pieces is not None else [(flat, 0, total.numel()) for flat, total in enumerate(self._sum)]
-        for flat, start, stop in wanted:
-            out[flat][start:stop].copy_(self._sum[flat][start:stop])
+        self._host.run(present, self._sum)
+        for private, total in zip(out, self._sum, strict=True):
+            private.copy_(total)

@@ -12,11 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from samegrad.errors import ConfigurationError
-from samegrad.executors.base import FlatSizes, Piece
+from samegrad.executors.base import FlatSizes
 from samegrad.shards import Node, additions, subtrees
 
 __all__ = ["ProcessGroup", "ProcessGroupTreeSum"]
+
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its older name
 
 
 class ProcessGroup:
@@ -31,12 +32,12 @@ class ProcessGroup:
         """Every rank's `record`, by rank."""
         length = torch.tensor([len(record)], device=self.device)
         lengths = torch.empty(self.size, dtype=length.dtype, device=self.device)
-        dist.all_gather_into_tensor(lengths, length)
+        _all_gather(lengths, length)
         longest = int(lengths.max())
         padded = torch.zeros(max(longest, 1), dtype=torch.uint8)
         padded[: len(record)] = torch.frombuffer(bytearray(record or b"\0"), dtype=torch.uint8)[: len(record)]
         received = torch.empty(self.size * padded.numel(), dtype=torch.uint8, device=self.device)
-        dist.all_gather_into_tensor(received, padded.to(self.device))
+        _all_gather(received, padded.to(self.device))
         rows = received.view(self.size, -1).cpu()
         return [rows[rank, : int(lengths[rank])].numpy().tobytes() for rank in range(self.size)]
 
@@ -74,12 +75,8 @@ class ProcessGroupTreeSum:
         """See `base.TreeSum.slot`."""
         return [flat[:numel] for flat, (_, numel) in zip(self._slots[position], self._sizes, strict=True)]
 
-    def run(self, present: Collection[Node], out: Sequence[Tensor], pieces: Sequence[Piece] | None = None) -> None:
-        """See `base.TreeSum.run`; pieces are not supported."""
-        if pieces is not None:
-            raise ConfigurationError(
-                "updating once per host needs CPU workers that share memory; use update='replicated'"
-            )
+    def run(self, present: Collection[Node], out: Sequence[Tensor]) -> None:
+        """See `base.TreeSum.run`."""
         held = [[node for node in nodes if node in present] for nodes in self._held]
         own = [j for j, node in enumerate(self._held[self._group.rank]) if node in present]
         steps = additions([node for nodes in held for node in nodes], self._leaves)
@@ -104,5 +101,5 @@ class ProcessGroupTreeSum:
         for i, j in steps:
             values[i] = values[i] + values[j]
         total = torch.empty(size * part, dtype=dtype, device=device)
-        dist.all_gather_into_tensor(total, values[0].contiguous())
+        _all_gather(total, values[0].contiguous())
         return total

@@ -15,7 +15,7 @@ import errno
 import mmap
 import os
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import psutil
 import torch
@@ -143,7 +143,7 @@ class SharedTreeSum:
         self._slots = _flat_buffers(group, sizes, copies)
         self._total = None if self._everyone_sums_all else self._slots.pop()
         self._parts = [_parts(numel, dtype, group.size)[group.rank] for dtype, numel in sizes]
-        self._spare = [torch.empty(0, dtype=dtype) for dtype, _ in sizes]
+        self._spare: dict[torch.dtype, Tensor] = {}
         self._read = 0  # the ticket at which every rank has read the slots
 
     def slot(self, position: int) -> list[Tensor]:
@@ -151,44 +151,77 @@ class SharedTreeSum:
         self._counters.wait(self._read)
         return self._slots[self._first + position]
 
-    def run(self, present: Collection[Node], out: Sequence[Tensor], pieces: Sequence[Piece] | None = None) -> None:
+    def run(self, present: Collection[Node], out: Sequence[Tensor]) -> None:
         """See `base.TreeSum.run`."""
-        held = [position for position, node in enumerate(self._nodes) if node in present]
-        steps = additions([self._nodes[position] for position in held], self._leaves)
+        held, steps = self._plan(present)
         self._counters.barrier()
-        if pieces is not None or self._total is None:
-            wanted = pieces if pieces is not None else [(f, 0, flat.numel()) for f, flat in enumerate(out)]
-            for flat, start, stop in wanted:
-                self._sum(held, steps, flat, start, stop, out[flat])
+        if self._total is None:
+            for flat, private in enumerate(out):
+                self._add_up([self._slots[place][flat] for place in held], steps, private)
             self._read = self._counters.arrive()
             return
         for flat, (start, stop) in enumerate(self._parts):
-            self._sum(held, steps, flat, start, stop, self._total[flat])
+            values = [self._slots[place][flat][start:stop] for place in held]
+            self._add_up(values, steps, self._total[flat][start:stop])
         self._read = self._counters.arrive()
         self._counters.wait(self._read)
         for private, total in zip(out, self._total, strict=True):
             private.copy_(total)
 
-    def _sum(
-        self, held: list[int], steps: list[tuple[int, int]], flat: int, start: int, stop: int, out: Tensor
-    ) -> None:
-        """Adds elements start..stop of the slots `held` up into the same elements of `out`."""
-        block = stop - start if len(steps) <= 1 else _BLOCK
-        for begin in range(start, stop, max(block, 1)):
-            end = min(begin + block, stop)
-            values = [self._slots[position][flat][begin:end] for position in held]
-            target = out[begin:end]
-            if not steps:
-                target.copy_(values[0])
-            spare = self._spare_for(flat, len(held) - 1, end - begin)
-            for i, j in steps:
-                values[i] = torch.add(values[i], values[j], out=target if i == 0 else spare[i - 1])
+    def run_pieces(
+        self,
+        present: Collection[Node],
+        pieces: Sequence[Piece],
+        kept: Mapping[Node, Sequence[Tensor]],
+        out: Sequence[Tensor],
+    ) -> list[Tensor]:
+        """The root's sums of the elements `pieces`, which no other rank asks for; returns one tensor for each.
 
-    def _spare_for(self, flat: int, rows: int, columns: int) -> Tensor:
-        rows = rows if rows > 1 else 0  # a single addition goes to its target directly
-        if self._spare[flat].numel() < rows * columns:
-            self._spare[flat] = torch.empty(rows * columns, dtype=self._spare[flat].dtype)
-        return self._spare[flat][: rows * columns].view(rows, columns)
+        kept: for each of this rank's subtrees that are present, its values of the pieces (flat): they need not be in
+            the slots, where nobody else reads them. out: room for the sums. A sum is returned in one of its kept
+            values where that saves a pass over memory, else in `out`.
+        """
+        held, steps = self._plan(present)
+        self._counters.barrier()
+        sums = []
+        for number, (flat, start, stop) in enumerate(pieces):
+            values, target = [], out[number]
+            for place in held:
+                own = kept.get(self._nodes[place])
+                values.append(self._slots[place][flat][start:stop] if own is None else own[number])
+                if own is not None and len(steps) <= 1:  # nothing is read after it is written
+                    target = own[number]
+            self._add_up(values, steps, target)
+            sums.append(target)
+        self._read = self._counters.arrive()
+        return sums
+
+    def _plan(self, present: Collection[Node]) -> tuple[list[int], list[tuple[int, int]]]:
+        """The places of the subtrees `present` among all, and the additions between them."""
+        held = [place for place, node in enumerate(self._nodes) if node in present]
+        return held, additions([self._nodes[place] for place in held], self._leaves)
+
+    def _add_up(self, values: list[Tensor], steps: list[tuple[int, int]], target: Tensor) -> None:
+        """Adds `values` (flat, of one size) up into `target`, block by block so that sums in between stay in cache."""
+        if not steps:
+            if target is not values[0]:
+                target.copy_(values[0])
+            return
+        numel = target.numel()
+        block = _BLOCK if len(steps) > 1 else max(numel, 1)
+        spare = self._spare_for(target.dtype, len(values) - 1, min(block, numel)) if len(steps) > 1 else []
+        for begin in range(0, numel, block):
+            end = min(begin + block, numel)
+            parts = [value[begin:end] for value in values]
+            for i, j in steps:
+                out = target[begin:end] if i == 0 else spare[i - 1][: end - begin]
+                parts[i] = torch.add(parts[i], parts[j], out=out)
+
+    def _spare_for(self, dtype: torch.dtype, rows: int, columns: int) -> list[Tensor]:
+        spare = self._spare.get(dtype)
+        if spare is None or spare.numel() < rows * columns:
+            spare = self._spare[dtype] = torch.empty(rows * columns, dtype=dtype)
+        return list(spare[: rows * columns].view(rows, columns))
 
 
 def _new_memory(nbytes: int) -> int:

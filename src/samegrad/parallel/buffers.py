@@ -130,7 +130,7 @@ class ShardBuffers:
             raise TrainingError(f"buffer {self._places[place][0]} was removed while training")
         return buffer
 
-    def _slot_views(self, position: int) -> list[Tensor]:
+    def _slot_views(self, position: int) -> Sequence[Tensor | None]:
         assert self._sum is not None
         return self._layout.views(self._sum.slot(position))
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from samegrad.errors import TrainingError
 from samegrad.executors import Group
-from samegrad.executors.base import Piece
+from samegrad.executors.shared_memory import SharedTreeSum
 from samegrad.parallel.layout import FlatLayout
 from samegrad.shards import Node
 from samegrad.summation import RunningSum, Value
@@ -49,15 +49,14 @@ class GradientSum:
         self._held, self._leaves = cut[group.rank], leaves
         self._layout = FlatLayout(self._parameters)
         self._sum = group.tree_sum(cut, leaves, self._layout.sizes) if group.size > 1 and parameters else None
-        self._pieces: list[Piece] | None = None if own is None else self._layout.pieces(own)
-        self._own = set(range(len(parameters)) if own is None else own)
+        self._own = None if own is None else list(own)
         # Private: what the user sees as .grad is never memory that another rank maps.
         self._private: list[Tensor] = []
         self._views: list[Tensor] = []
         if self._sum is not None:
             self._private = self._layout.allocate(self._parameters[0].device)
             self._views = self._layout.views(self._private)
-        self._slots: dict[int, list[Tensor]] = {}
+        self._slots: dict[int, list[Tensor | None]] = {}
         self._running = RunningSum(self._held, leaves)
         self._with_sibling = False
         self.separate = False
@@ -114,23 +113,50 @@ class GradientSum:
             for _, value in self._running.values():
                 self._set_gradients(value)
             return
-        self._sum.run(present, self._private, self._pieces)
-        self._set_gradients(
-            [
-                view if position in self._own and any(record[position] for record in records) else None
-                for position, view in enumerate(self._views)
-            ]
-        )
+        used = [any(record[position] for record in records) for position in range(len(self._parameters))]
+        if self._own is None:
+            self._sum.run(present, self._private)
+            self._set_gradients([view if is_used else None for view, is_used in zip(self._views, used, strict=True)])
+        else:
+            self._sum_own(self._own, used, present)
+
+    def _sum_own(self, own: list[int], used: Sequence[bool], present: Collection[Node]) -> None:
+        """Sets `.grad` of the parameters `own`, whose gradients of this rank's shards are not in the slots."""
+        assert isinstance(self._sum, SharedTreeSum)
+        kept = {node: [self._kept(value[p], self._views[p]) for p in own] for node, value in self._running.values()}
+        flat_kept = {node: [_flat(part) for part in parts] for node, parts in kept.items()}
+        pieces = [self._layout.piece(position) for position in own]
+        sums = self._sum.run_pieces(present, pieces, flat_kept, [_flat(self._views[position]) for position in own])
+        gradients: Value = [None] * len(self._parameters)
+        for number, position in enumerate(own):
+            if used[position]:
+                homes = [parts[number] for node, parts in kept.items() if flat_kept[node][number] is sums[number]]
+                gradients[position] = homes[0] if homes else self._views[position]
+        self._set_gradients(gradients)
+
+    @staticmethod
+    def _kept(part: Tensor | None, like: Tensor) -> Tensor:
+        """`part` with the strides of `like`; if there is none, -0.0 everywhere, which changes no sum."""
+        if part is not None and part.stride() == like.stride():
+            return part
+        copy = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+        if part is not None:
+            return copy.copy_(part)
+        (torch.view_as_real(copy) if copy.is_complex() else copy).fill_(-0.0)
+        return copy
 
     def _set_gradients(self, value: Value) -> None:
         for parameter, gradient in zip(self._parameters, value, strict=True):
             parameter.grad = gradient
 
-    def _slot_views(self, position: int) -> list[Tensor]:
+    def _slot_views(self, position: int) -> list[Tensor | None]:
         assert self._sum is not None
         flats = self._sum.slot(position)  # waits until the slot is free, so it is asked for every time
         if position not in self._slots:
-            self._slots[position] = self._layout.views(flats)
+            views: list[Tensor | None] = list(self._layout.views(flats))
+            for own in self._own or ():  # only this rank needs those
+                views[own] = None
+            self._slots[position] = views
         return self._slots[position]
 
     def _watch(self) -> None:
@@ -151,6 +177,11 @@ class GradientSum:
         """Called by a watcher that was last called in the backward `seen`; returns the present one."""
         self._twice |= self._with_sibling and seen == self._backward
         return self._backward
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """The elements of a dense tensor in the order of memory."""
+    return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
 
 
 class _Watcher:

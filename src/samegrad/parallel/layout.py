@@ -50,15 +50,7 @@ class FlatLayout:
             for dtype, start, shape, strides in self._views
         ]
 
-    def pieces(self, chosen: Sequence[int]) -> list[Piece]:
-        """The ranges of the flat buffers that the tensors at the positions `chosen` take; neighbours are joined."""
-        pieces: list[Piece] = []
-        for position in sorted(chosen):
-            dtype, start, shape, _ = self._views[position]
-            flat, stop = self._index[dtype], start + shape.numel()
-            unit = max(ALIGNMENT // dtype.itemsize, 1)
-            if pieces and pieces[-1][0] == flat and -(-pieces[-1][2] // unit) * unit == start:
-                pieces[-1] = (flat, pieces[-1][1], stop)
-            else:
-                pieces.append((flat, start, stop))
-        return pieces
+    def piece(self, position: int) -> Piece:
+        """The range of the flat buffers that the tensor at `position` takes."""
+        dtype, start, shape, _ = self._views[position]
+        return self._index[dtype], start, start + shape.numel()
