@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         split_batch,
     )
     from samegrad.recipe import Recipe
-    from samegrad.trainer import EpochReport, StepReport, Trainer, accuracy
+    from samegrad.trainer import EpochReport, SaveReport, Saving, StepReport, Trainer, accuracy
     from samegrad.workers import launch
 
 __version__ = "0.1.0"
@@ -34,6 +34,8 @@ __all__ = [
     "EpochReport",
     "Recipe",
     "SamegradError",
+    "SaveReport",
+    "Saving",
     "StepReport",
     "Trainer",
     "accuracy",
@@ -54,7 +56,7 @@ _HOMES = {
     "errors": ["SamegradError"],
     "recipe": ["Recipe"],
     "parallel": ["allreduce", "current_world", "devices", "fingerprint", "replicate_parameters", "split_batch"],
-    "trainer": ["EpochReport", "StepReport", "Trainer", "accuracy"],
+    "trainer": ["EpochReport", "SaveReport", "Saving", "StepReport", "Trainer", "accuracy"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["check_writable", "write_atomically"]
+__all__ = ["FolderLock", "check_writable", "write_atomically", "write_together"]
+
+_LOCK = ".lock"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -16,17 +20,39 @@ def write_atomically(path: Path, content: bytes) -> None:
     That also holds after a power failure: the bytes have reached the disk before the name points to them. Several
     processes may do so at the same time: the last one wins. Raises `OSError`; then no part of a file is left behind.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = _part_of(path)
+    write_together({path: (content,)})
+
+
+def write_together(contents: Mapping[Path, Iterable[bytes | memoryview]]) -> None:
+    """Write files of one folder, given in pieces; the last of them says that all are there.
+
+    All bytes have reached the disk before the first file gets its name; names are given in order, and that of the last
+    only when the others have reached the disk. So there is no last file beside others that are not its own: one of
+    before is removed in time (a single file is simply replaced). Raises `OSError`; no part of a file is left then.
+    """
+    folder = next(iter(contents)).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = {path: _part_of(path) for path in contents}
     try:
-        with part.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        _sync_folder(path.parent)
+        for path, pieces in contents.items():
+            with parts[path].open("xb") as file:
+                for piece in pieces:
+                    file.write(piece)
+                file.flush()
+                os.fsync(file.fileno())
+        *others, last = parts
+        if others:
+            last.unlink(missing_ok=True)
+            _sync_folder(folder)
+        for path in others:
+            parts[path].replace(path)
+        if others:
+            _sync_folder(folder)
+        parts[last].replace(last)
+        _sync_folder(folder)
     except BaseException:
-        _remove(part)
+        for part in parts.values():
+            _remove(part)
         raise
 
 
@@ -38,6 +64,29 @@ def check_writable(folder: Path) -> None:
         probe.open("xb").close()
     finally:
         _remove(probe)
+
+
+class FolderLock:
+    """Keeps others from writing into `folder` (made if needed) until `release`, or until this process has ended.
+
+    The system forgets the lock with the process that holds it, so none is left behind by a crash; only the empty file
+    `.lock` stays. Raises BlockingIOError while another one holds it, other OSErrors if it cannot be made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise
+
+    def release(self) -> None:
+        """Lets others write there."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def _part_of(path: Path) -> Path:

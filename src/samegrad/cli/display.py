@@ -41,7 +41,7 @@ class Display:
                 expand=True,
             )
             self._task = self._bar.add_task("starting", total=None, speed="")
-        self._training_since = 0.0
+        self._training_since = self._done_before = 0.0
 
     def loading(self, record: dict[str, Any]) -> None:
         """The workers have started, and read the data."""
@@ -56,6 +56,9 @@ class Display:
         self._paragraph("devices", _devices_text(record))
         self._paragraph("shards", _shards_text(record))
         self._paragraph("training", _training_text(record))
+        self._done_before = record["epochs_done"] / self._epochs
+        if record["steps_done"]:
+            self._paragraph("resumed", f"after step {format_count(record['steps_done'])}, {_epochs_text(record)}")
         warning = _too_many_workers(record)
         if warning is not None:
             self._paragraph("warning", warning, "yellow")
@@ -69,7 +72,7 @@ class Display:
         if self._bar is None:
             return
         done = ((record["epoch"] - 1) + record["step"] / record["steps"]) / self._epochs
-        left_s = (time.monotonic() - self._training_since) / done * (1 - done)
+        left_s = (time.monotonic() - self._training_since) / (done - self._done_before) * (1 - done)
         self._bar.update(
             self._task,
             description=f"epoch {record['epoch']}/{self._epochs}",
@@ -185,6 +188,10 @@ def _training_text(record: dict[str, Any]) -> str:
         f"{record['optimizer']}, lr {record['lr']:g}, batch {record['batch_size']}, "
         f"{_counted(record['epochs'], 'epoch')}, seed {record['seed']}"
     )
+
+
+def _epochs_text(record: dict[str, Any]) -> str:
+    return f"{record['epochs_done']:.2f} of {_counted(record['epochs'], 'epoch')} done"
 
 
 def _counted(count: int, noun: str) -> str:

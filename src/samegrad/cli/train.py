@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Annotated, cast
 
 import typer
 
 from samegrad.cli import INTERRUPTED
 from samegrad.data import DATA
-from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, UPDATES, TrainJob, Update
+from samegrad.errors import ConfigurationError
+from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, UPDATES, SaveEvery, TrainJob, Update, resumed_job
 
 __all__ = ["HELP", "Debug", "train"]
 
@@ -56,7 +58,47 @@ def _parse_numbers(text: str | None) -> tuple[float, ...] | None:
     return None if text is None else tuple(float(word) for word in text.split(","))
 
 
+def _save_every(text: str | None) -> str | None:
+    """Checks `text`; a callback may not change the type."""
+    if text is not None and _parse_save_every(text) is None:
+        raise typer.BadParameter(f"{text!r} is neither a number of steps of at least 1 nor epoch")
+    return text
+
+
+def _parse_save_every(text: str | None) -> SaveEvery:
+    if text is None or text.lower() == "epoch":
+        return None if text is None else "epoch"
+    return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
+_FREE = frozenset(
+    {"devices", "shares", "update", "out", "data_dir", "save_every", "keep", "resume", "as_json", "debug"}
+)
+"""What may differ from the run that is resumed."""
+
+
+def _resumed(job: TrainJob, given: Collection[str]) -> TrainJob:
+    """The job of the checkpoint `job.resume`, with what was `given` on the command line and may differ."""
+    assert job.resume is not None
+    saved, _ = resumed_job(job.resume)
+    differing = []
+    for name in given:
+        if name not in _FREE:
+            attribute = "learning_rate" if name == "lr" else name
+            here, there = getattr(job, attribute), getattr(saved, attribute)
+            if here != there:
+                differing.append(f"--{name.replace('_', '-')} {here} (the checkpoint has {there})")
+    if differing:
+        raise ConfigurationError(
+            f"--resume {job.resume}: a run is gone on with as it was begun, but these options say otherwise: "
+            f"{', '.join(differing)}. Leave them out; --devices, --shares, --update and --out may differ"
+        )
+    names = {"shares", "update"} | ({"out", "data_dir", "save_every", "keep"} & set(given))
+    return replace(saved, **{name: getattr(job, name) for name in names})
+
+
 def train(
+    context: typer.Context,
     model: Annotated[
         str,
         typer.Option(
@@ -174,6 +216,29 @@ def train(
             rich_help_panel=_OUTPUT,
         ),
     ] = None,
+    save_every: Annotated[
+        str | None,
+        typer.Option(
+            help="Save the state every so many steps, or at the end of every epoch; by default at the end, and when "
+            "the run is stopped by Ctrl-C or SIGTERM. Needs --out.",
+            metavar="STEPS|EPOCH",
+            callback=_save_every,
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
+    keep: Annotated[
+        int,
+        typer.Option(help="How many of the newest checkpoints to keep.", metavar="N", min=1, rich_help_panel=_OUTPUT),
+    ] = _DEFAULT.keep,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            help="Go on with the run that was saved in this folder, with the result that it would have had; on other "
+            "devices, if wanted. Recipe, model and data are those of the checkpoint.",
+            metavar="DIR",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -200,11 +265,25 @@ def train(
         shares=_parse_numbers(shares),
         update=cast(Update, update),
         out=out,
+        keep=keep,
     )
+    every = _parse_save_every(save_every)
+    if resume is not None:
+        given = [name for name in context.params if _is_given(context, name)]
+        job = _resumed(replace(job, resume=resume, out=out or resume, save_every=every), given)
+    else:
+        job = replace(job, save_every=every)
     from samegrad.cli.training import run_training
 
     try:
-        run_training(job, devices, as_json)
+        code = run_training(job, devices, as_json)
     except KeyboardInterrupt:
         print("interrupted: all workers have ended", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
+    raise typer.Exit(code)
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Whether the option stands on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

@@ -5,20 +5,24 @@ The workers' process starts to import torch at once; what this process needs to 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
 import os
+import shlex
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from samegrad.cli.stopping import StoppedBySignal
 from samegrad.errors import DeviceUnavailable
 from samegrad.shards import shares
 from samegrad.trainer.curves import draw_curves
 from samegrad.trainer.job import PRELOAD, TrainJob, run_train_job
-from samegrad.trainer.run_files import CHECKPOINT, CURVES, METRICS, REPORT, prepare_folder, write_report
+from samegrad.trainer.run_files import CURVES, METRICS, REPORT, prepare_folder, read_metrics, write_report
 from samegrad.workers import launch, parse_devices
 from samegrad.workers.devices import usable_cores
 
@@ -30,25 +34,36 @@ __all__ = ["run_training"]
 _AT_MOST = 8  # devices, where the user leaves their number to us
 
 
-def run_training(job: TrainJob, devices: str, as_json: bool) -> None:
-    """Trains as `job` says on `devices`; shows the run, prints the report if `as_json`, and writes the files."""
+def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
+    """Trains as `job` says on `devices`; shows the run, prints the report if `as_json`, and writes the files.
+
+    Returns the exit code: that of a signal if one has stopped the run. Raises KeyboardInterrupt for Ctrl-C if nothing
+    is saved, or if it comes again.
+    """
     _check_devices(job, devices)
     if job.out is not None:
         prepare_folder(Path(job.out))
     threading.Thread(target=importlib.import_module, args=["samegrad.cli.display"], daemon=True).start()
     run = _Run(job, as_json)
+    signals = StoppedBySignal()
     try:
-        report = launch(
-            functools.partial(run_train_job, job),
-            devices=devices,
-            threads=job.threads,
-            on_report=run.take,
-            at_most=min(_AT_MOST, job.shards),
-            preload=PRELOAD,
-        )
+        with signals if job.out is not None else contextlib.nullcontext():
+            report = launch(
+                functools.partial(run_train_job, job),
+                devices=devices,
+                threads=job.threads,
+                on_report=run.take,
+                at_most=min(_AT_MOST, job.shards),
+                preload=PRELOAD,
+                stop=signals.switch,
+            )
     finally:
         run.close()
+    if "stopped" in report:
+        run.stopped(report["stopped"])
+        return signals.exit_code
     run.finish(report)
+    return 0
 
 
 class _Run:
@@ -57,7 +72,6 @@ class _Run:
     def __init__(self, job: TrainJob, as_json: bool) -> None:
         self._job, self._as_json = job, as_json
         self._shown: Display | None = None
-        self._epochs: list[dict[str, Any]] = []
         self._start_up_s: float | None = None
 
     @property
@@ -80,13 +94,21 @@ class _Run:
             case "step":
                 self._display.step(record)
             case "epoch":
-                self._epochs.append(record)
                 self._display.epoch(record)
 
     def close(self) -> None:
         """Takes down what is shown only while the run lasts."""
         if self._shown is not None:
             self._shown.close()
+
+    def stopped(self, where: dict[str, Any]) -> None:
+        """Says where the run was stopped, and how to go on."""
+        folder = str(self._job.out)
+        print(
+            f"stopped in epoch {where['epoch']} of {self._job.epochs}, after {where['steps']} steps in all, and saved. "
+            f"To go on, with the same result:\nsamegrad train --resume {shlex.quote(folder)}",
+            file=sys.stderr,
+        )
 
     def finish(self, report: dict[str, Any]) -> None:
         """Shows and writes the result."""
@@ -97,7 +119,7 @@ class _Run:
         else:
             folder = Path(self._job.out)
             self._write(folder, report)
-            self._display.files(folder, [REPORT, METRICS, CURVES, CHECKPOINT, report["weights"]])
+            self._display.files(folder, [REPORT, METRICS, CURVES, report["weights"]])
         if self._as_json:
             print(json.dumps(report))
 
@@ -107,7 +129,7 @@ class _Run:
 
         write_report(folder, report)
         title = f"{report['model']} on {report['data']}, {kinds_of(report['devices'])}"
-        draw_curves(self._epochs, folder / CURVES, title)
+        draw_curves(read_metrics(folder, self._job.epochs), folder / CURVES, title)
 
 
 def _check_devices(job: TrainJob, devices: str) -> None:

@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from samegrad.trainer.metrics import accuracy
     from samegrad.trainer.reports import EpochReport, StepReport
+    from samegrad.trainer.saving import SaveReport, Saving
     from samegrad.trainer.trainer import Trainer
 
-__all__ = ["EpochReport", "StepReport", "Trainer", "accuracy"]
+__all__ = ["EpochReport", "SaveReport", "Saving", "StepReport", "Trainer", "accuracy"]
 
-_HOME_OF = {"EpochReport": "reports", "StepReport": "reports", "Trainer": "trainer", "accuracy": "metrics"}
+_HOME_OF = {
+    "EpochReport": "reports",
+    "SaveReport": "saving",
+    "Saving": "saving",
+    "StepReport": "reports",
+    "Trainer": "trainer",
+    "accuracy": "metrics",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -9,15 +9,30 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from samegrad.data import DATA
 from samegrad.errors import ConfigurationError
 from samegrad.recipe import Recipe
+from samegrad.trainer.checkpoint_files import find_checkpoint, read_record
+from samegrad.trainer.packing import unpack
 
-__all__ = ["LEARNING_RATES", "MODEL_NAMES", "PRELOAD", "UPDATES", "TrainJob", "Update", "run_train_job"]
+__all__ = [
+    "LEARNING_RATES",
+    "MODEL_NAMES",
+    "PRELOAD",
+    "REMEMBERED",
+    "UPDATES",
+    "SaveEvery",
+    "TrainJob",
+    "Update",
+    "resumed_job",
+    "run_train_job",
+]
 
 Update = Literal["auto", "replicated", "owner"]
+SaveEvery = int | Literal["epoch"] | None
 
 UPDATES: tuple[Update, ...] = ("auto", "replicated", "owner")
 """How parameters are updated; "auto" is "owner" for several CPU workers of one host, else "replicated"."""
@@ -32,6 +47,15 @@ PRELOAD = ("torch", "numpy", "samegrad.trainer.run")
 """What to import before workers are forked for `run_train_job`."""
 
 
+REMEMBERED = "job"
+"""The name under which a checkpoint holds the job."""
+
+_LASTING = (
+    *("model", "data", "data_dir", "batch_size", "shards", "lr", "optimizer", "epochs", "seed", "threads"),
+    *("save_every", "keep"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class TrainJob:
     """One training run; its fields are plain JSON values, checked when it is made.
@@ -39,7 +63,8 @@ class TrainJob:
     batch_size, shards, seed, threads: those of the `recipe`. lr: None means that of `LEARNING_RATES`.
     data_dir: a folder with the files of the data set; None where it is not read from files, or for the default folder.
     shares: how fast each device is, in the order of the devices; None for equal ones.
-    out: the folder for metrics and the checkpoint; None to write nothing.
+    out: the folder for metrics and checkpoints; None to write nothing.
+    save_every, keep: see `samegrad.trainer.saving.Saving`. resume: the checkpoint to go on from, or its folder.
     """
 
     model: str = "lenet"
@@ -55,6 +80,9 @@ class TrainJob:
     shares: tuple[float, ...] | None = None
     update: Update = "auto"
     out: str | None = None
+    save_every: SaveEvery = None
+    keep: int = 2
+    resume: str | None = None
 
     def __post_init__(self) -> None:
         choices = (("model", MODEL_NAMES), ("data", DATA), ("optimizer", LEARNING_RATES), ("update", UPDATES))
@@ -65,6 +93,10 @@ class TrainJob:
             raise ConfigurationError(f"--epochs: expected a whole number of at least 1; got {self.epochs!r}")
         if not 0 < self.learning_rate < math.inf:
             raise ConfigurationError(f"--lr: expected a positive number; got {self.lr!r}")
+        if self.keep < 1:
+            raise ConfigurationError(f"--keep: expected a whole number of at least 1; got {self.keep!r}")
+        if self.save_every is not None and self.out is None:
+            raise ConfigurationError("--save-every needs a folder to save into: give --out DIR")
         _ = self.recipe
 
     @property
@@ -76,6 +108,29 @@ class TrainJob:
     def learning_rate(self) -> float:
         """`lr`, or the one that suits the optimizer."""
         return LEARNING_RATES[self.optimizer] if self.lr is None else self.lr
+
+    def lasting(self) -> dict[str, Any]:
+        """The fields that a checkpoint of this job holds: all but those which may be others when it is resumed."""
+        return {name: getattr(self, name) for name in _LASTING}
+
+
+def resumed_job(place: str) -> tuple[TrainJob, Path]:
+    """The job of the checkpoint `place` (or the newest one in that folder), as far as it holds it, and its folder.
+
+    Raises OutputError if there is no such checkpoint, ConfigurationError if `samegrad train` has not written it or if
+    nothing is left to do.
+    """
+    path = find_checkpoint(place)
+    record = read_record(path)
+    if REMEMBERED not in record["remembered"]:
+        raise ConfigurationError(
+            f"--resume {place}: the checkpoint was written by a script, not by samegrad train; resume it there with "
+            f"Trainer.resume"
+        )
+    job = TrainJob(**unpack(record["remembered"][REMEMBERED]), out=str(path.parent), resume=str(path))
+    if record["position"]["epoch"] >= job.epochs:
+        raise ConfigurationError(f"--resume {place}: all {job.epochs} epochs are done; nothing is left to do")
+    return job, path.parent
 
 
 def run_train_job(job: TrainJob) -> dict[str, Any]:

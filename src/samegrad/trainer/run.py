@@ -1,4 +1,4 @@
-"""The run of a `TrainJob` in one worker: data, model, optimizer and Trainer, the reports and the checkpoint.
+"""The run of a `TrainJob` in one worker: data, model, optimizer and Trainer, the reports and the checkpoints.
 
 Rank 0 hands these records to `samegrad.workers.report`:
 
@@ -30,10 +30,11 @@ from samegrad.keys import generator_key
 from samegrad.parallel.generators import seed_generators
 from samegrad.parallel.world import World, current_world
 from samegrad.shards import subtrees
-from samegrad.trainer.checkpoint import save_checkpoint
-from samegrad.trainer.job import TrainJob
+from samegrad.trainer.checkpoint_files import WEIGHTS, checkpoint_name
+from samegrad.trainer.job import REMEMBERED, TrainJob
 from samegrad.trainer.reports import EpochReport, StepReport
-from samegrad.trainer.run_files import MetricsFile
+from samegrad.trainer.run_files import MetricsFile, read_metrics
+from samegrad.trainer.saving import Saving
 from samegrad.trainer.shard_cost import shard_cost
 from samegrad.trainer.start_up import postpone_compiler
 from samegrad.trainer.trainer import Trainer
@@ -46,29 +47,47 @@ _REPORT_EVERY_S = 0.1
 
 
 def run(job: TrainJob) -> dict[str, Any]:
-    """Trains as `job` says; returns the report: the result, and all that it was computed with, as JSON values."""
+    """Trains as `job` says; returns the report: the result, and all that it was computed with, as JSON values.
+
+    Where it was stopped before its end, the report is {"stopped": {"epoch": the one it is in, "steps": done in all}}.
+    """
     world = current_world()
     postpone_compiler()
     if world.rank == 0:
         report({"event": "loading", "data": job.data})
     split = _load(job, world)
     trainer = _make_trainer(job, world, split.train.classes)
+    trainer.remember(REMEMBERED, _JobState(job))
+    if job.resume is not None:
+        trainer.resume(job.resume)
     if world.rank == 0:
         report({"event": "header", **_header(job, trainer, split)})
-    reporter = _Reporter(job) if world.rank == 0 else None
+    reporter = _Reporter(job, trainer.epoch) if world.rank == 0 else None
     epochs = trainer.fit(
         split.train,
-        job.epochs,
+        job.epochs - trainer.epoch,
         validate=split.test,
+        saving=None if job.out is None else Saving(job.out, job.save_every, job.keep),
         on_step=reporter.on_step if reporter else None,
         on_epoch=reporter.on_epoch if reporter else None,
     )
-    result = {**_result(trainer, epochs), **_facts(job, trainer, len(split.train)), "weights": None}
-    if world.rank == 0 and job.out is not None:
-        record = {name: result[name] for name in ("model", "data", "optimizer", "lr", "fingerprint")}
-        record |= {"epoch": result["epochs"], "recipe": job.recipe.to_json()}
-        result["weights"] = save_checkpoint(Path(job.out), trainer.model.state_dict(), record).name
-    return result
+    if trainer.stopped:
+        return {"stopped": {"epoch": trainer.epoch + 1, "steps": trainer.position.steps}}
+    weights = None if job.out is None else checkpoint_name(trainer.position.steps) + WEIGHTS
+    return {**_result(trainer, epochs), **_facts(job, trainer, len(split.train)), "weights": weights}
+
+
+class _JobState:
+    """Makes the job a part of checkpoints; whoever resumes one has read it there already."""
+
+    def __init__(self, job: TrainJob) -> None:
+        self._job = job
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._job.lasting()
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        pass
 
 
 def _load(job: TrainJob, world: World) -> data.Split:
@@ -134,6 +153,8 @@ def _header(job: TrainJob, trainer: Trainer, split: data.Split) -> dict[str, Any
     return {
         **_facts(job, trainer, len(split.train)),
         "epochs": job.epochs,
+        "epochs_done": trainer.epoch + trainer.position.example / len(split.train),
+        "steps_done": trainer.position.steps,
         "test_examples": len(split.test),
         "parameters": sum(parameter.numel() for parameter in parameters),
         "gradient_bytes": sum(parameter.nbytes for parameter in parameters),
@@ -159,7 +180,7 @@ def _result(trainer: Trainer, epochs: list[EpochReport]) -> dict[str, Any]:
         "test_accuracy": last.metrics["accuracy"],
         "test_loss": _finite(last.metrics["loss"]),
         "train_loss": last.train_loss,
-        "epochs": len(epochs),
+        "epochs": trainer.epoch,
         "seconds_per_epoch": seconds / len(epochs),
         "samples_per_second": sum(epoch.examples for epoch in epochs) / seconds,
     }
@@ -173,8 +194,9 @@ def _finite(value: float) -> float | None:
 class _Reporter:
     """What rank 0 tells while it trains."""
 
-    def __init__(self, job: TrainJob) -> None:
-        self._metrics = None if job.out is None else MetricsFile(Path(job.out))
+    def __init__(self, job: TrainJob, epochs_done: int) -> None:
+        before = [] if job.resume is None else read_metrics(Path(job.resume).parent, epochs_done)
+        self._metrics = None if job.out is None else MetricsFile(Path(job.out), before)
         self._reported_at = -_REPORT_EVERY_S
         self._steps, self._examples, self._seconds = 0, 0, 0.0  # the latter two since the last report
 

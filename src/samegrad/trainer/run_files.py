@@ -3,32 +3,50 @@
     metrics.jsonl     one JSON object per epoch, written when the epoch ends
     report.json       the result, and all that it was computed with
     curves.png        loss and accuracy by epoch, see `samegrad.trainer.curves`
-    checkpoint.json   and the weights that it names, see `samegrad.trainer.checkpoint`
+    checkpoint-*      the newest states of the training, see `samegrad.trainer.checkpoint_files`
 
-A later run into the same folder replaces them one by one.
+A later run into the same folder replaces them one by one; one that is resumed goes on with metrics.jsonl.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from samegrad.errors import OutputError
 from samegrad.files import check_writable, write_atomically
 
-__all__ = ["CHECKPOINT", "CURVES", "METRICS", "REPORT", "MetricsFile", "output_error", "prepare_folder", "write_report"]
+__all__ = [
+    "CURVES",
+    "METRICS",
+    "REPORT",
+    "MetricsFile",
+    "output_error",
+    "prepare_folder",
+    "read_metrics",
+    "write_report",
+]
 
-METRICS, REPORT, CURVES, CHECKPOINT = "metrics.jsonl", "report.json", "curves.png", "checkpoint.json"
+METRICS, REPORT, CURVES = "metrics.jsonl", "report.json", "curves.png"
 
 
 class MetricsFile:
-    """`metrics.jsonl` in `folder`, which must exist; begins anew with the first record."""
+    """`metrics.jsonl` in `folder`, which must exist; begins anew with the first record.
 
-    def __init__(self, folder: Path) -> None:
+    before: the records of a run that is resumed, which then stand there at once. Raises OutputError.
+    """
+
+    def __init__(self, folder: Path, before: Sequence[Mapping[str, Any]] = ()) -> None:
         self._path = folder / METRICS
         self._mode = "w"
+        if before:
+            try:
+                write_atomically(self._path, "".join(json.dumps(record) + "\n" for record in before).encode())
+            except OSError as error:
+                raise output_error(self._path, error) from error
+            self._mode = "a"
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Adds one line; it is in the file when this returns. Raises OutputError."""
@@ -38,6 +56,23 @@ class MetricsFile:
         except OSError as error:
             raise output_error(self._path, error) from error
         self._mode = "a"
+
+
+def read_metrics(folder: Path, epochs: int) -> list[dict[str, Any]]:
+    """The records of `metrics.jsonl` in `folder` of the first `epochs` epochs; those that are there and whole."""
+    try:
+        lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return []
+    records: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        try:
+            record = json.loads(line)
+            if 1 <= record["epoch"] <= epochs:
+                records[record["epoch"]] = record
+        except (ValueError, TypeError, KeyError):  # cut off while it was written
+            continue
+    return [records[epoch] for epoch in sorted(records)]
 
 
 def prepare_folder(folder: Path) -> None:

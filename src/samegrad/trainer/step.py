@@ -41,6 +41,7 @@ class ShardedStep:
     """Steps of `model` under `recipe`; this rank computes the shards `cut[rank]` of each minibatch.
 
     owned_by: the positions of the parameters that each rank updates, if they are shared; None if everyone updates all.
+    stop_wanted: asked in each step; `stop_agreed` is true after a step in which it was so on some rank.
     """
 
     def __init__(
@@ -54,10 +55,12 @@ class ShardedStep:
         cut: Sequence[range],
         weight: Weight | None,
         owned_by: Sequence[Sequence[int]] | None,
+        stop_wanted: Callable[[], bool] = lambda: False,
     ) -> None:
         self._model, self._loss, self._optimizer = model, loss, optimizer
         self._recipe, self._world, self._device = recipe, world, device
         self._cut, self._weight, self._owned_by = cut, weight, owned_by
+        self._stop_wanted, self.stop_agreed = stop_wanted, False
         self._parameters = list(model.parameters())
         own = None if owned_by is None else owned_by[world.rank]
         self._gradients = GradientSum(list(model.named_parameters()), world.group, cut, recipe.shards, own)
@@ -156,11 +159,12 @@ class ShardedStep:
     ) -> float:
         """Makes gradients and buffers those of the minibatch on every rank; returns the mean loss."""
         used = self._gradients.record()
-        record = struct.pack(f"<{len(losses)}d", *losses) + used + self._buffers.record()
+        record = struct.pack(f"<{len(losses)}d?", *losses, self._stop_wanted()) + used + self._buffers.record()
         records = self._world.group.gather(record)
+        start = len(losses) * 8 + 1
+        self.stop_agreed = any(record[start - 1] for record in records)
         losses = self._by_shard(records)
         self._check_losses(epoch, step, losses)
-        start = len(losses) * 8
         present = {node for node in self._nodes if self._is_present(node, fractions)}
         self._gradients.finish([record[start : start + len(used)] for record in records], present)
         first_rank = next(rank for rank, part in enumerate(self._cut) if first in part)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -16,12 +17,19 @@ from samegrad.parallel.fingerprint import fingerprint
 from samegrad.parallel.nested import count_examples, cut
 from samegrad.parallel.world import current_world
 from samegrad.recipe import Recipe
-from samegrad.shards import even, shares
+from samegrad.shards import even
+from samegrad.shards import shares as _shares
 from samegrad.trainer.batches import dataset_length, epoch_order, fetch
 from samegrad.trainer.evaluation import evaluate
+from samegrad.trainer.keeper import Keeper
 from samegrad.trainer.metrics import Metric
+from samegrad.trainer.position import Position
 from samegrad.trainer.reports import EpochReport, OnEpoch, OnStep, StepReport
+from samegrad.trainer.saving import OnSave, Saving
+from samegrad.trainer.set_up import check_optimizer, share_parameters
+from samegrad.trainer.state import Remembered, TrainingState
 from samegrad.trainer.step import ShardedStep, Weight
+from samegrad.workers import stop_wanted
 
 __all__ = ["Trainer"]
 
@@ -57,7 +65,7 @@ class Trainer:
     ) -> None:
         self.recipe = Recipe() if recipe is None else recipe
         self.world = current_world()
-        self.cut = _cut(self.recipe, self.world.size, shares)
+        self.cut = _shares(self.recipe.shards, self.world.size, shares)
         if update not in ("replicated", "owner"):
             raise ConfigurationError(f"update must be 'replicated' or 'owner'; got {update!r}")
         launched = self.world.size > 1 or self.world.device.type != "cpu"
@@ -67,29 +75,50 @@ class Trainer:
         self._loss, self._weight = loss, weight
         homes.compare_models(model, self.world.group)
         homes.replicate(model, self.world.group)
-        owned_by = self._share_parameters() if update == "owner" else None
-        self.optimizer = _check_optimizer(optimizer(model.parameters()), model)
+        owned_by = share_parameters(self.model, self.world) if update == "owner" else None
+        self.optimizer = check_optimizer(optimizer(model.parameters()), model)
         self._step = ShardedStep(
-            model, loss, self.optimizer, self.recipe, self.world, self.device, self.cut, weight, owned_by
+            model,
+            loss,
+            self.optimizer,
+            self.recipe,
+            self.world,
+            self.device,
+            self.cut,
+            weight,
+            owned_by,
+            lambda: self._stop or stop_wanted(),
         )
-        self.epoch = 0
-        self._steps_done = 0
+        parameters = list(model.parameters())
+        own = None if owned_by is None else {id(parameters[place]) for place in owned_by[self.world.rank]}
+        self._keeper = Keeper(TrainingState(model, self.optimizer, self.recipe, self.world, own))
+        self.position = Position()
+        self.stopped = False
+        self._stop = False
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is trained next, or that training is in the middle of; counts from 0."""
+        return self.position.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self.position = Position(epoch, steps=self.position.steps)
 
     def step(self, X: Any, y: Any) -> float:
         """One step on the global minibatch (X, y), given to every rank alike; returns its mean loss before the update.
 
         X and y may have any structure; each tensor in them holds one row per example.
         """
+        self._keeper.check()
         total = count_examples((X, y))
         parts = even(total, self.recipe.shards)
+        at = self.position
         with as_recipe_says(self.recipe, self.device):
             mean, _ = self._step.run(
-                self.epoch,
-                self._steps_done,
-                [len(part) for part in parts],
-                lambda shard: cut((X, y), parts[shard], total),
+                at.epoch, at.step, [len(part) for part in parts], lambda shard: cut((X, y), parts[shard], total)
             )
-        self._steps_done += 1
+        self.position = Position(at.epoch, at.step + 1, at.example + total, at.steps + 1)
         return mean
 
     def fit(
@@ -99,33 +128,79 @@ class Trainer:
         *,
         validate: Any = None,
         metrics: Mapping[str, Metric] | None = None,
+        saving: Saving | None = None,
         on_step: OnStep | None = None,
         on_epoch: OnEpoch | None = None,
+        on_save: OnSave | None = None,
     ) -> list[EpochReport]:
         """Trains for `epochs` more epochs over `dataset`; after each, evaluates `validate` if given.
 
         dataset: a map-style data set of pairs (X, y) (each with any structure), given to every rank alike. A rank
             fetches only the examples of its own shards. A `torch.utils.data.TensorDataset`, or one that has
             `batch(indices) -> (X, y)`, gives many at once, which is faster.
-        metrics: see `evaluate`. on_step, on_epoch: called on every rank after each step and each epoch.
+        metrics: see `evaluate`. saving: where and when to save, see `Saving`.
+        on_step, on_epoch: called on every rank after each step and each epoch, before it is saved.
+        on_save: called on rank 0 when a checkpoint is complete, between two steps.
 
-        Minibatches have exactly `recipe.batch_size` examples, the last one of an epoch what is left.
+        Minibatches have exactly `recipe.batch_size` examples, the last one of an epoch what is left. An epoch in whose
+        middle training was resumed or stopped is gone on with, and counts as one. Ends early, with `stopped` true,
+        after `stop`.
         """
         if not isinstance(epochs, int) or epochs < 0:
             raise ConfigurationError(f"fit: epochs must be a whole number of at least 0; got {epochs!r}")
-        reports = []
-        for _ in range(epochs):
-            start = time.perf_counter()
-            mean_loss = self._train_epoch(dataset, on_step)
-            trained = time.perf_counter()
-            found = self.evaluate(validate, metrics) if validate is not None else {}
-            done = time.perf_counter()
-            report = EpochReport(self.epoch, dataset_length(dataset), mean_loss, found, trained - start, done - trained)
-            self.epoch, self._steps_done = self.epoch + 1, 0
-            reports.append(report)
-            if on_epoch is not None:
-                on_epoch(report)
+        reports: list[EpochReport] = []
+        saved: Position | None = None
+        self.stopped = False
+        with self._keeper.keeping(saving, on_save):
+            for _ in range(epochs):
+                if self._train_epoch(dataset, saving, on_step):
+                    self.stopped = True
+                    break
+                start, at = time.perf_counter(), self.position
+                found = self.evaluate(validate, metrics) if validate is not None else {}
+                took, mean_loss = time.perf_counter() - start, at.summed_loss / at.counted
+                reports.append(EpochReport(at.epoch, at.example, mean_loss, found, at.seconds, took))
+                self.position = at.next_epoch()
+                if on_epoch is not None:
+                    on_epoch(reports[-1])
+                if saving is not None and (saving.every == "epoch" or saving.is_due(self.position.steps)):
+                    self._keeper.save(saving, self.position)
+                    saved = self.position
+            if saving is not None and self.position != saved:
+                self._keeper.save(saving, self.position)
+        self._stop = False
         return reports
+
+    def stop(self) -> None:
+        """Asks `fit` to end after the next step, on all ranks; it is enough that one rank asks."""
+        self._stop = True
+
+    def remember(self, name: str, thing: Remembered) -> None:
+        """Makes `thing` part of every checkpoint, and has `resume` put it back: a scheduler, say; alike on all ranks.
+
+        It needs `state_dict()` and `load_state_dict(state)`; that of rank 0 is saved.
+        """
+        self._keeper.remembered[name] = thing
+
+    def save(self, folder: str | Path, keep: int = 2, wait: bool = True) -> None:
+        """Saves the state of the training into `folder`; the newest `keep` checkpoints there stay. All ranks call it.
+
+        wait: whether it returns when the files are complete, or when the state is copied; rank 0 then writes meanwhile,
+        and a failure is raised by its next step or save. Raises OutputError if the files cannot be written, or if
+        another run saves to `folder`; the checkpoints of before are then still there.
+        """
+        saving = Saving(folder, None, keep)
+        with self._keeper.keeping(saving, None, wait):
+            self._keeper.save(saving, self.position)
+
+    def resume(self, place: str | Path) -> None:
+        """Takes up the training that was saved in the folder `place` (its newest checkpoint; or name one of its files).
+
+        Model, optimizer and recipe must be made as they were, and the same things remembered; the number of devices,
+        `shares` and `update` may differ. Raises ConfigurationError if something else differs, with its name, and
+        OutputError if there is no checkpoint, or a damaged one.
+        """
+        self.position = self._keeper.resume(place)
 
     def evaluate(self, dataset: Any, metrics: Mapping[str, Metric] | None = None) -> dict[str, float]:
         """The mean "loss" over `dataset` and the mean of each metric, from all ranks, each example exactly once.
@@ -144,15 +219,22 @@ class Trainer:
         """SHA-256 over the model's state; equal on all ranks, and for any number of them."""
         return fingerprint(self.model)
 
-    def _train_epoch(self, dataset: Any, on_step: OnStep | None) -> float:
-        recipe = self.recipe
-        order = epoch_order(recipe, dataset_length(dataset), self.epoch)
-        steps = -(-len(order) // recipe.batch_size)
+    def _train_epoch(self, dataset: Any, saving: Saving | None, on_step: OnStep | None) -> bool:
+        """Trains the rest of the epoch; returns whether it was stopped on the way."""
+        recipe, length = self.recipe, dataset_length(dataset)
+        if self.position.length is None:
+            self.position = Position(self.epoch, steps=self.position.steps, length=length)
+        elif self.position.length != length:
+            raise ConfigurationError(
+                f"fit: epoch {self.epoch} was begun with a data set of {self.position.length} examples; this one has "
+                f"{length}. Go on with the same data"
+            )
+        order = epoch_order(recipe, length, self.epoch)
+        steps = -(-length // recipe.batch_size)
         if not self.model.training:  # else parts of it may have been frozen in evaluation mode
             self.model.train()
-        summed_loss = counted = 0.0
         before = time.perf_counter()
-        for step in range(steps):
+        for step in range(self.position.step, steps):
             rows = order[step * recipe.batch_size : (step + 1) * recipe.batch_size]
             parts = even(len(rows), recipe.shards)
 
@@ -161,47 +243,23 @@ class Trainer:
 
             with as_recipe_says(recipe, self.device):
                 loss, count = self._step.run(self.epoch, step, [len(part) for part in parts], get)
-            summed_loss += loss * count
-            counted += count
             now = time.perf_counter()
-            if on_step is not None:
-                on_step(StepReport(self.epoch, step, steps, len(rows), loss, now - before))
-            before = now
-        return summed_loss / counted
-
-    def _share_parameters(self) -> list[list[int]] | None:
-        """Moves the parameters into memory of the host; returns who updates which, None if this rank is alone."""
-        if self.world.size == 1:
-            return None
-        if self.world.host is None or self.world.group is not self.world.host:
-            raise ConfigurationError(
-                f"update='owner' needs CPU workers of one host; the devices are {', '.join(self.world.devices)}. "
-                f"Use update='replicated', which gives the same result"
+            at, before, seconds = self.position, now, now - before
+            self.position = Position(
+                at.epoch,
+                at.step + 1,
+                at.example + len(rows),
+                at.steps + 1,
+                length,
+                at.summed_loss + loss * count,
+                at.counted + count,
+                at.seconds + seconds,
             )
-        shared = list(self.model.parameters())
-        homes.share(shared, self.world.host)
-        return homes.owners(shared, self.world.size)
-
-
-def _cut(recipe: Recipe, ranks: int, speeds: Sequence[float] | None) -> list[range]:
-    return shares(recipe.shards, ranks, speeds)
-
-
-def _check_optimizer(optimizer: object, model: nn.Module) -> torch.optim.Optimizer:
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ConfigurationError(
-            f"optimizer must be a function that takes the parameters and returns a torch.optim.Optimizer; it returned "
-            f"{type(optimizer).__name__}"
-        )
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise ConfigurationError(
-            "LBFGS needs the loss several times in a step, which a step over shards does not offer"
-        )
-    known = set(map(id, model.parameters()))
-    foreign = sum(id(parameter) not in known for group in optimizer.param_groups for parameter in group["params"])
-    if foreign:
-        raise ConfigurationError(
-            f"the optimizer has {foreign} parameters that the model does not have, so their gradients would not be "
-            f"added up over the shards. Make them part of the model (a loss with parameters: let the model return it)"
-        )
-    return optimizer
+            self._keeper.check()
+            if on_step is not None:
+                on_step(StepReport(self.epoch, step, steps, len(rows), loss, seconds))
+            if self._step.stop_agreed:
+                return True
+            if saving is not None and saving.is_due(self.position.steps) and step + 1 < steps:
+                self._keeper.save(saving, self.position)  # after the last step: when the epoch is closed
+        return False

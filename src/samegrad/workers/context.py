@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["WorkerContext", "context", "enter", "report"]
+__all__ = ["WorkerContext", "context", "enter", "report", "stop_wanted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class WorkerContext:
     timeout_s: how long a worker waits for the others in one exchange.
     on_exit: called in order when the launched function has returned.
     returned: one byte per rank in memory that all workers share; not 0 when the launched function has returned there.
+        One more byte stands behind them: not 0 when the launcher has asked the workers to stop.
     """
 
     rank: int
@@ -32,6 +33,10 @@ class WorkerContext:
     def has_returned(self, rank: int) -> bool:
         """Whether the launched function has returned on `rank`, so that nothing more will come from there."""
         return rank < len(self.returned) and self.returned[rank] != 0
+
+    def is_to_stop(self) -> bool:
+        """Whether the launcher has asked the workers to stop when they can."""
+        return len(self.returned) > len(self.devices) and self.returned[len(self.devices)] != 0
 
 
 _context: WorkerContext | None = None
@@ -56,3 +61,8 @@ def report(record: dict[str, Any]) -> None:
     """
     if _context is not None:
         _context.send_report(record)
+
+
+def stop_wanted() -> bool:
+    """Whether who started this worker has asked it to stop when it can, see `StopSwitch`; False outside of a launch."""
+    return _context is not None and _context.is_to_stop()

@@ -31,6 +31,7 @@ class Kind(enum.IntEnum):
     FAILURE = 6  # worker to launcher: pickled (exception or None, its text, its traceback)
     DIED = 7  # server to launcher: JSON, the exit code of a worker that gave no answer
     REFUSED = 8  # server to launcher: pickled exception; no worker runs
+    STOP = 9  # launcher to server: the workers shall stop when they can
 
 
 class Frame(NamedTuple):

@@ -21,6 +21,7 @@ from samegrad.workers.frames import Channel, Frame, Kind
 from samegrad.workers.outcome import OnReport, Outcome
 from samegrad.workers.output import Output, destination
 from samegrad.workers.settings import Settings
+from samegrad.workers.stopping import StopSwitch
 
 __all__ = ["launch"]
 
@@ -40,6 +41,7 @@ def launch(
     on_report: OnReport | None = None,
     at_most: int = 8,
     preload: Sequence[str] = ("torch",),
+    stop: StopSwitch | None = None,
 ) -> T:
     """Runs `function()` in one new process for each device of this host; returns the value of rank 0.
 
@@ -52,6 +54,7 @@ def launch(
     timeout_s: how long a worker waits for the others in one exchange before it gives up and names them.
     on_report: called here with each record that a worker hands to `samegrad.workers.report`.
     preload: modules that are imported once, before the workers are forked.
+    stop: asks the workers to stop when they can, when it is set.
 
     A worker has the caller's environment, working directory, `sys.path` and interpreter flags, an empty stdin, and
     random generators (random, numpy, torch, the hashes of strings) that start alike on every rank and in every run.
@@ -74,7 +77,7 @@ def launch(
     settings = Settings(tuple(device_words(devices)), threads, timeout_s, at_most, preloaded)
     _check_platform()
     outcome = Outcome(on_report)
-    with _Server() as server:
+    with _Server(stop) as server:
         server.start()
         server.channel.send(Kind.REQUEST, settings.to_json())
         server.channel.send(Kind.FUNCTION, _pickled(function))
@@ -112,13 +115,15 @@ def _pickled(function: Callable[[], object]) -> bytes:
 class _Server:
     """The process that forks the workers, from its start to its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, stop: StopSwitch | None) -> None:
         own, self._theirs = socket.socketpair()
         self.channel = Channel(own)
         self._process: subprocess.Popen[bytes] | None = None
         self._outputs: list[Output] = []
         self._selector = selectors.DefaultSelector()
         self._selector.register(self.channel, selectors.EVENT_READ)
+        if stop is not None:
+            self._selector.register(stop, selectors.EVENT_READ)
         self._runs_workers = False
         self.exit_code = 0  # how it has ended
 
@@ -181,6 +186,9 @@ class _Server:
             if key.fileobj is self.channel:
                 self.channel.flush()
                 frames += self.channel.receive() or ()
+            elif isinstance(key.fileobj, StopSwitch):
+                self._selector.unregister(key.fileobj)
+                self.channel.send(Kind.STOP, b"")
             elif isinstance(key.fileobj, Output) and not key.fileobj.pass_on():
                 self._selector.unregister(key.fileobj)
         return frames

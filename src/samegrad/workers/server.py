@@ -11,6 +11,7 @@ which ends it.
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import importlib
 import json
@@ -69,7 +70,8 @@ def _serve(end: socket.socket) -> None:
         function = read_frame(end)
         if function is None:
             return
-        workers = _fork(end, settings, devices, function.payload)
+        returned = mmap.mmap(-1, len(devices) + 1)
+        workers = _fork(end, settings, devices, function.payload, returned)
     except SamegradError as error:
         send_frame(end, Kind.REFUSED, pickle.dumps(error))
         return
@@ -77,7 +79,7 @@ def _serve(end: socket.socket) -> None:
     launcher = Channel(end)
     pids = [worker.pid for worker in workers]
     launcher.send(Kind.STARTED, json.dumps({"devices": devices, "pids": pids}).encode())
-    Supervisor(launcher, workers).run()
+    Supervisor(launcher, workers, functools.partial(returned.__setitem__, len(devices), 1)).run()
     end_children()
     launcher.flush_all()
 
@@ -129,12 +131,13 @@ def _count_cuda_devices() -> int:
     return int(count or 0)
 
 
-def _fork(end: socket.socket, settings: Settings, devices: list[str], function: bytes) -> list[Worker]:
+def _fork(
+    end: socket.socket, settings: Settings, devices: list[str], function: bytes, returned: mmap.mmap
+) -> list[Worker]:
     """Starts one worker for each device, in order of their ranks."""
     workers: list[Worker] = []
     try:
         memory_fd = os.memfd_create("samegrad", os.MFD_CLOEXEC)
-        returned = mmap.mmap(-1, len(devices))
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()  # or every worker would write out what an import has printed

@@ -9,7 +9,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,10 +33,13 @@ class Worker:
 
 
 class Supervisor:
-    """Stands between the launcher and `workers`; to be made in the process that forked them."""
+    """Stands between the launcher and `workers`; to be made in the process that forked them.
 
-    def __init__(self, launcher: Channel, workers: Sequence[Worker]) -> None:
-        self._launcher = launcher
+    ask_to_stop: tells the workers, when the launcher says so, that they should come to an end.
+    """
+
+    def __init__(self, launcher: Channel, workers: Sequence[Worker], ask_to_stop: Callable[[], None]) -> None:
+        self._launcher, self._ask_to_stop = launcher, ask_to_stop
         self._alive = {worker.pid: worker for worker in workers}
         self._kill_at: float | None = None
         self._selector = selectors.DefaultSelector()
@@ -89,7 +92,9 @@ class Supervisor:
 
     def _listen_to_launcher(self) -> None:
         self._launcher.flush()
-        self._launcher.receive()  # it sends nothing after the start, but it may close its end, or be gone
+        for frame in self._launcher.receive() or ():
+            if frame.kind is Kind.STOP:
+                self._ask_to_stop()
         if self._launcher.at_end:
             self._stop()
 

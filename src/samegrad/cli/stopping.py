@@ -1,0 +1,46 @@
+"""Ctrl-C and SIGTERM during a run that saves: the first has it saved and ended, the second ends it at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType, TracebackType
+from typing import Any
+
+from samegrad.workers import StopSwitch
+
+__all__ = ["StoppedBySignal"]
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_ANSWER = b"stopping after the next step, and saving; once more to end at once, without\n"
+
+
+class StoppedBySignal:
+    """Within, the first signal sets `switch`, the second raises KeyboardInterrupt.
+
+    exit_code: 128 and the number of the signal that came first; that of Ctrl-C if none has come.
+    """
+
+    def __init__(self) -> None:
+        self.switch = StopSwitch()
+        self.exit_code = 128 + signal.SIGINT
+        self._asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StoppedBySignal:
+        self._before = {number: signal.signal(number, self._take) for number in _NUMBERS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _take(self, number: int, _: FrameType | None) -> None:
+        if self._asked:
+            raise KeyboardInterrupt
+        self._asked = True
+        self.exit_code = 128 + number
+        self.switch.set()
+        os.write(2, _ANSWER)  # print might be at work in what was interrupted

@@ -1,0 +1,139 @@
+"""The state of an optimizer, wherever its parts are, and back into one.
+
+Where ranks update parameters in turns (`update="owner"`), the state of a parameter is on the rank that owns it: it goes
+to rank 0 through memory that all ranks map, which then is the copy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samegrad.errors import ConfigurationError
+from samegrad.executors.shared_memory import SharedMemoryGroup
+from samegrad.parallel.layout import ALIGNMENT
+from samegrad.trainer.packing import Put, pack, unpack
+
+__all__ = ["collect", "copy_of", "described", "load", "putting"]
+
+
+def copy_of(tensor: Tensor) -> Tensor:
+    """A copy on the CPU, row by row."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if plain.device.type != "cpu":
+        return plain.cpu().contiguous()
+    return plain.clone(memory_format=torch.contiguous_format)
+
+
+def putting(tensors: dict[str, Tensor]) -> Put:
+    """Puts tensors into `tensors`, as they are, under names of their own."""
+
+    def put(where: str, value: object) -> str | None:
+        if not isinstance(value, Tensor):
+            return None
+        name = where
+        while name in tensors:
+            name += "'"
+        tensors[name] = value
+        return name
+
+    return put
+
+
+def described(optimizer: torch.optim.Optimizer, own: set[int] | None, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """`optimizer` as JSON; its tensors are put into `tensors`.
+
+    own: the ids of the parameters whose state counts; None for all.
+    """
+    saved = optimizer.state_dict()
+    ids = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    put = putting(tensors)
+    kind = type(optimizer)
+    return {
+        "class": f"{kind.__module__}.{kind.__qualname__}",
+        "param_groups": pack(saved["param_groups"], "optimizer.param_groups", put),
+        "state": {
+            str(key): pack(value, f"optimizer.{key}", put)
+            for key, value in saved["state"].items()
+            if isinstance(key, int) and (own is None or ids[key] in own)
+        },
+        "other": pack(
+            {key: value for key, value in saved["state"].items() if not isinstance(key, int)}, "optimizer.other", put
+        ),
+    }
+
+
+def collect(
+    record: dict[str, Any], tensors: Mapping[str, Tensor], host: SharedMemoryGroup
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What `described` gave on every rank, put together on rank 0 (elsewhere nothing of use is returned).
+
+    The tensors lie in memory that is only used for this.
+    """
+    shapes = [(name, list(tensor.shape), str(tensor.dtype), tensor.nbytes) for name, tensor in tensors.items()]
+    found = [json.loads(text) for text in host.gather(json.dumps([record["state"], shapes]).encode())]
+    places: list[tuple[int, str, list[int], torch.dtype, int, int]] = []
+    end = 0
+    for rank, (_, rows) in enumerate(found):
+        for name, shape, kind, nbytes in rows:
+            places.append((rank, name, shape, getattr(torch, kind.removeprefix("torch.")), end, nbytes))
+            end += -(-nbytes // ALIGNMENT) * ALIGNMENT
+    memory = host.share(max(end, 1))
+    gathered: dict[str, Tensor] = {}
+    for rank, name, shape, dtype, start, nbytes in places:
+        place = memory[start : start + nbytes].view(dtype).view(shape)
+        if rank == host.rank:
+            place.copy_(tensors[name].detach())
+        if rank == 0 or name.split(".")[1].isdigit():  # what is of no parameter counts on rank 0 only
+            gathered[name] = place
+    host.counters.barrier()
+    states = {key: value for state, _ in found for key, value in state.items()}
+    return {**record, "state": dict(sorted(states.items(), key=lambda item: int(item[0])))}, gathered
+
+
+def load(
+    optimizer: torch.optim.Optimizer, record: Mapping[str, Any], tensors: Mapping[str, Tensor], own: set[int] | None
+) -> None:
+    """Gives `optimizer` the state that `described` described; of the parameters `own` only (None: all)."""
+    kind = type(optimizer)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    groups = unpack(record["param_groups"], tensors.__getitem__)
+    sizes = [len(group["params"]) for group in groups]
+    own_sizes = [len(group["params"]) for group in optimizer.param_groups]
+    if name != record["class"] or sizes != own_sizes:
+        raise ConfigurationError(
+            f"resume: the checkpoint is of the optimizer {record['class']} with {_counts(sizes)}; this one is {name} "
+            f"with {_counts(own_sizes)}. Give the Trainer the optimizer that it had"
+        )
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state = {
+        int(key): unpack(value, tensors.__getitem__)
+        for key, value in record["state"].items()
+        if own is None or id(parameters[int(key)]) in own
+    }
+    optimizer.load_state_dict(
+        {"state": {**state, **unpack(record["other"], tensors.__getitem__)}, "param_groups": groups}
+    )
+    for key, values in state.items():
+        parameter = parameters[key]
+        loaded = optimizer.state[parameter]
+        for entry, value in values.items() if isinstance(values, dict) else ():
+            if isinstance(value, Tensor):
+                loaded[entry] = _at_home(value, loaded[entry], parameter)
+
+
+def _at_home(value: Tensor, loaded: Tensor, parameter: Tensor) -> Tensor:
+    """`value` where torch has put it (`loaded`), but with its own dtype, and laid out like the parameter."""
+    if value.shape == parameter.shape:
+        home = torch.empty_like(parameter, dtype=value.dtype, device=loaded.device, requires_grad=False)
+    else:
+        home = torch.empty(value.shape, dtype=value.dtype, device=loaded.device)
+    return home.copy_(value)
+
+
+def _counts(sizes: Sequence[int]) -> str:
+    return f"{'group' if len(sizes) == 1 else 'groups'} of {', '.join(map(str, sizes))} parameters"

@@ -1,0 +1,142 @@
+"""When and where a training is saved, and the thread that writes while training goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from samegrad.errors import ConfigurationError, OutputError
+from samegrad.files import FolderLock
+from samegrad.trainer.checkpoint import Snapshot, write_checkpoint
+
+__all__ = ["OnSave", "SaveReport", "Saving", "Writer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Where `fit` saves: into `folder`, at its end, when it is stopped, and `every` so many steps or every "epoch".
+
+    The newest `keep` checkpoints stay.
+    """
+
+    folder: str | Path
+    every: int | Literal["epoch"] | None = None
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.folder, str | Path) or not str(self.folder):
+            raise ConfigurationError(f"saving: folder must be a path; got {self.folder!r}")
+        if self.every not in (None, "epoch") and not _is_count(self.every):
+            raise ConfigurationError(
+                f"saving: every must be a number of steps of at least 1, 'epoch' or None; got {self.every!r}"
+            )
+        if not _is_count(self.keep):
+            raise ConfigurationError(f"saving: keep must be a whole number of at least 1; got {self.keep!r}")
+
+    def is_due(self, steps: int) -> bool:
+        """Whether to save after so many steps."""
+        return isinstance(self.every, int) and steps % self.every == 0
+
+
+@dataclass(frozen=True, slots=True)
+class SaveReport:
+    """A checkpoint is complete: its record is at `path`, and it is the state after `steps` steps.
+
+    nbytes: of all tensors. copy_seconds: how long training stood still. write_seconds: how long the files took then.
+    """
+
+    path: Path
+    steps: int
+    nbytes: int
+    copy_seconds: float
+    write_seconds: float
+
+
+OnSave = Callable[[SaveReport], None]
+
+
+class Writer:
+    """Writes the checkpoints of one training, one at a time, in a thread; on rank 0, which alone has any."""
+
+    def __init__(self) -> None:
+        self._at_work: Future[SaveReport] | None = None
+        self._on_save: OnSave | None = None
+        self._folder: Path | None = None  # that is locked
+
+    @contextlib.contextmanager
+    def at(self, folder: Path, on_save: OnSave | None, wait: bool) -> Iterator[None]:
+        """Keeps others from writing into `folder` within. Raises OutputError if another run does so already.
+
+        wait: at the end, for what is being written; else the folder is given back when that is done.
+        """
+        if folder.absolute() == self._folder:  # a save within `fit`
+            yield
+            if wait:
+                self.flush()
+            return
+        self.flush()
+        lock = _lock(folder)
+        before, self._on_save = (self._folder, self._on_save), on_save
+        self._folder = folder.absolute()
+        try:
+            yield
+            if wait:
+                self.flush()
+        finally:
+            self._folder, self._on_save = before
+            if self._at_work is None:
+                lock.release()
+            else:
+                self._at_work.add_done_callback(lambda _: lock.release())
+                if wait:  # something else has failed: that is what is raised
+                    with contextlib.suppress(OutputError, ConfigurationError):
+                        self.flush()
+
+    def start(self, folder: Path, snapshot: Snapshot, keep: int, copy_seconds: float) -> None:
+        """Begins to write `snapshot`, after what is being written."""
+        self.flush()
+        thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._at_work = thread.submit(_write, folder, snapshot, keep, copy_seconds)
+        thread.shutdown(wait=False)
+
+    def check(self) -> None:
+        """Tells `on_save` of a checkpoint that is complete by now; raises the OutputError of one that failed."""
+        if self._at_work is not None and self._at_work.done():
+            self.flush()
+
+    def flush(self) -> None:
+        """`check`, but waits for it."""
+        at_work, self._at_work = self._at_work, None
+        if at_work is not None:
+            report = at_work.result()
+            if self._on_save is not None:
+                self._on_save(report)
+
+
+def _lock(folder: Path) -> FolderLock:
+    try:
+        return FolderLock(folder)
+    except BlockingIOError as error:
+        raise OutputError(
+            f"{folder}: expected a folder that no other run writes to; got one that another run is saving to. Name "
+            f"another folder, or let that run end"
+        ) from error
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: expected a folder that files can be written to; got: {error.strerror or error}"
+        ) from error
+
+
+def _write(folder: Path, snapshot: Snapshot, keep: int, copy_seconds: float) -> SaveReport:
+    start = time.perf_counter()
+    path = write_checkpoint(folder, snapshot, keep)
+    return SaveReport(path, snapshot.steps, snapshot.nbytes, copy_seconds, time.perf_counter() - start)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -1,0 +1,47 @@
+"""What a Trainer sets up and checks when it is made."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from samegrad.errors import ConfigurationError
+from samegrad.parallel import parameters as homes
+from samegrad.parallel.world import World
+
+__all__ = ["check_optimizer", "share_parameters"]
+
+
+def share_parameters(model: nn.Module, world: World) -> list[list[int]] | None:
+    """Moves the parameters into memory of the host; returns who updates which, None if this rank is alone."""
+    if world.size == 1:
+        return None
+    if world.host is None or world.group is not world.host:
+        raise ConfigurationError(
+            f"update='owner' needs CPU workers of one host; the devices are {', '.join(world.devices)}. "
+            f"Use update='replicated', which gives the same result"
+        )
+    shared = list(model.parameters())
+    homes.share(shared, world.host)
+    return homes.owners(shared, world.size)
+
+
+def check_optimizer(optimizer: object, model: nn.Module) -> torch.optim.Optimizer:
+    """`optimizer`, if it is one that can train `model`; else raises ConfigurationError."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigurationError(
+            f"optimizer must be a function that takes the parameters and returns a torch.optim.Optimizer; it returned "
+            f"{type(optimizer).__name__}"
+        )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ConfigurationError(
+            "LBFGS needs the loss several times in a step, which a step over shards does not offer"
+        )
+    known = set(map(id, model.parameters()))
+    foreign = sum(id(parameter) not in known for group in optimizer.param_groups for parameter in group["params"])
+    if foreign:
+        raise ConfigurationError(
+            f"the optimizer has {foreign} parameters that the model does not have, so their gradients would not be "
+            f"added up over the shards. Make them part of the model (a loss with parameters: let the model return it)"
+        )
+    return optimizer

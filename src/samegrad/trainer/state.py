@@ -1,0 +1,164 @@
+"""The whole state of a training: copied for a checkpoint, and put back from one."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from samegrad.errors import ConfigurationError
+from samegrad.parallel.world import World
+from samegrad.recipe import Recipe
+from samegrad.trainer import optimizer_state
+from samegrad.trainer.checkpoint import Snapshot
+from samegrad.trainer.optimizer_state import copy_of, putting
+from samegrad.trainer.packing import pack, unpack
+from samegrad.trainer.position import Position
+
+__all__ = ["Remembered", "TrainingState"]
+
+_SHOWN = 3  # tensors that differ
+
+
+class Remembered(Protocol):
+    """What a checkpoint can hold besides model and optimizer: a scheduler, say."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state: tensors, numbers, text, None, and lists, tuples and dicts of them."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> object:
+        """Takes up the state."""
+        ...
+
+
+@dataclass(slots=True)
+class TrainingState:
+    """What a training consists of, on this rank. own: ids of the parameters that this rank updates; None for all."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    recipe: Recipe
+    world: World
+    own: set[int] | None
+    remembered: dict[str, Remembered] = field(default_factory=dict)
+
+    def copy(self, position: Position) -> Snapshot | None:
+        """A copy of the state, on rank 0; None elsewhere. All ranks call it; it takes as long as the copying."""
+        if self.own is None and self.world.rank != 0:
+            return None
+        parts: dict[str, Tensor] = {}
+        optimizer = optimizer_state.described(self.optimizer, self.own, parts)
+        if self.own is None or self.world.host is None:
+            state = {name: copy_of(tensor) for name, tensor in parts.items()}
+        else:
+            optimizer, state = optimizer_state.collect(optimizer, parts, self.world.host)
+            if self.world.rank != 0:
+                return None
+        others: dict[str, Tensor] = {}
+        put = putting(others)
+        saved = self.model.state_dict()
+        record = {
+            **_versions(),
+            "recipe": self.recipe.to_json(),
+            "position": dataclasses.asdict(position),
+            "optimizer": optimizer,
+            "remembered": {
+                name: pack(thing.state_dict(), f"remembered.{name}", put) for name, thing in self.remembered.items()
+            },
+            "values": {
+                name: pack(value, f"model.{name}", put)
+                for name, value in saved.items()
+                if not isinstance(value, Tensor)
+            },
+        }
+        others |= {f"buffer.{name}": buffer for name, buffer in _unsaved_buffers(self.model, saved).items()}
+        state |= {name: copy_of(tensor) for name, tensor in others.items()}
+        weights = {name: copy_of(value) for name, value in saved.items() if isinstance(value, Tensor)}
+        return Snapshot(position.steps, weights, state, record)
+
+    def put_back(self, snapshot: Snapshot) -> Position:
+        """Makes this state that of `snapshot`; returns the position. ConfigurationError, before any change, if it is
+        that of another recipe, model or optimizer, or if other things are remembered."""
+        record = snapshot.record
+        saved = self.model.state_dict()
+        own = {name: value for name, value in saved.items() if isinstance(value, Tensor)}
+        buffers = {f"buffer.{name}": buffer for name, buffer in _unsaved_buffers(self.model, saved).items()}
+        _compare_recipes(Recipe.from_json(record["recipe"]), self.recipe)
+        unsaved = {name: tensor for name, tensor in snapshot.state.items() if name.startswith("buffer.")}
+        _compare_tensors({**snapshot.weights, **unsaved}, {**own, **buffers})
+        _compare_names(set(record["remembered"]), set(self.remembered))
+        _compare_versions(record)
+        tensors = snapshot.state
+        optimizer_state.load(self.optimizer, record["optimizer"], tensors, self.own)
+        values = {name: unpack(value, tensors.__getitem__) for name, value in record["values"].items()}
+        self.model.load_state_dict({**snapshot.weights, **values})
+        with torch.no_grad():
+            for name, buffer in buffers.items():
+                buffer.copy_(snapshot.state[name])
+        for name, thing in self.remembered.items():
+            thing.load_state_dict(unpack(record["remembered"][name], tensors.__getitem__))
+        return Position(**record["position"])
+
+
+def _versions() -> dict[str, str]:
+    from samegrad import __version__
+
+    return {"samegrad_version": __version__, "torch_version": torch.__version__}
+
+
+def _unsaved_buffers(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The buffers that are not part of the state_dict, but may change all the same."""
+    return {name: buffer for name, buffer in model.named_buffers(remove_duplicate=False) if name not in saved}
+
+
+def _compare_recipes(theirs: Recipe, ours: Recipe) -> None:
+    pairs = {name: (value, ours.to_json()[name]) for name, value in theirs.to_json().items()}
+    differing = [f"{name} is {a!r} there, {b!r} here" for name, (a, b) in pairs.items() if a != b]
+    if differing:
+        raise ConfigurationError(
+            f"resume: the recipe of the checkpoint is another one: {'; '.join(differing)}. Give the Trainer the recipe "
+            f"that it had; the number of devices may differ"
+        )
+
+
+def _compare_tensors(theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor]) -> None:
+    differing = [
+        f"{name.removeprefix('buffer.')} is {_shape(theirs.get(name))} there, {_shape(ours.get(name))} here"
+        for name in {**ours, **theirs}
+        if _shape(theirs.get(name)) != _shape(ours.get(name))
+    ]
+    if differing:
+        more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+        raise ConfigurationError(
+            f"resume: the checkpoint is of another model: {'; '.join(differing[:_SHOWN])}{more}. Make the model that "
+            f"it had"
+        )
+
+
+def _shape(tensor: Tensor | None) -> str:
+    return "missing" if tensor is None else f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _compare_names(theirs: set[str], ours: set[str]) -> None:
+    if theirs != ours:
+        raise ConfigurationError(
+            f"resume: the checkpoint holds the state of {', '.join(sorted(theirs)) or 'nothing'} besides model and "
+            f"optimizer; here {', '.join(sorted(ours)) or 'nothing'} is remembered. Call trainer.remember(name, "
+            f"object) for the same names before resume"
+        )
+
+
+def _compare_versions(record: Mapping[str, Any]) -> None:
+    for name, ours in _versions().items():
+        if record[name] != ours:
+            warnings.warn(
+                f"the checkpoint was written with {name.removesuffix('_version')} {record[name]}, this is {ours}: the "
+                f"result may differ in its last bits from that of a run without a break",
+                stacklevel=4,
+            )
