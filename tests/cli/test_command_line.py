@@ -21,7 +21,7 @@ TRAIN_OPTIONS = [
     *("--model", "--data", "--data-dir"),
     *("--batch-size", "--shards", "--lr", "--optimizer", "--epochs", "--seed", "--threads"),
     *("--devices", "--shares", "--update"),
-    *("--out", "--json", "--debug"),
+    *("--out", "--save-every", "--keep", "--resume", "--json", "--debug"),
 ]
 
 
@@ -73,6 +73,9 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--lr", "-1"], "'--lr': -1.0 is not a positive number"),
         (["--lr", "nan"], "'--lr': nan is not a positive number"),
         (["--epochs", "0"], "'--epochs'"),
+        (["--save-every", "0"], "'--save-every': '0' is neither a number of steps of at least 1 nor epoch"),
+        (["--save-every", "often"], "'--save-every': 'often' is neither"),
+        (["--keep", "0"], "'--keep'"),
         (["--batch-size", "many"], "'--batch-size'"),
         (["--epoch", "3"], "--epochs"),
     ],
@@ -96,6 +99,8 @@ def test_what_cannot_be_understood_has_exit_code_2(
         (["--devices", "0"], "'0' asks for no "),
         (["--devices", "cpu:2", "--shares", "1,2,3"], "shares need 2 positive numbers"),
         (["--devices", "cpu:2", "--shares", "1,-2"], "shares need 2 positive numbers"),
+        (["--save-every", "epoch"], "--save-every needs a folder to save into: give --out DIR"),
+        (["--resume", "/nowhere"], "/nowhere: expected a folder with a checkpoint"),
     ],
 )
 def test_what_cannot_work_has_exit_code_1_before_anything_starts(

@@ -27,6 +27,8 @@ HEADER: dict[str, Any] = {
     "lr": 0.2,
     "batch_size": 32,
     "epochs": 2,
+    "epochs_done": 0.0,
+    "steps_done": 0,
     "seed": 0,
 }
 
@@ -34,6 +36,11 @@ HEADER: dict[str, Any] = {
 def header(capsys: pytest.CaptureFixture[str], **changed: Any) -> str:
     Display(2, on_stderr=False).header({**HEADER, **changed})
     return " ".join(capsys.readouterr().out.split())
+
+
+def test_a_run_that_is_resumed_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "resumed" not in header(capsys)
+    assert "resumed after step 1,234, 1.25 of 2 epochs done" in header(capsys, epochs_done=1.25, steps_done=1234)
 
 
 def test_the_header_says_what_runs_where(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,12 +17,14 @@ import pytest
 import safetensors.torch
 
 from samegrad.parallel import fingerprint
-from samegrad.trainer.checkpoint import load_checkpoint
+from samegrad.trainer.checkpoint import read_checkpoint
+from samegrad.trainer.checkpoint_files import latest
 
 pytestmark = pytest.mark.dist
 
 COMMAND = [sys.executable, "-m", "samegrad", "train", "--data", "synthetic", "--model", "mlp", "--batch-size", "256"]
 EPOCHS = 2
+FILES_OF_CHECKPOINT = [f"checkpoint-00000016.{ending}" for ending in ("json", "safetensors", "state.safetensors")]
 REPORT_FIELDS = {
     *("fingerprint", "test_accuracy", "test_loss", "train_loss", "epochs", "seconds_per_epoch", "samples_per_second"),
     *("model", "data", "examples", "batch_size", "shards", "lr", "optimizer", "seed", "threads", "update"),
@@ -105,7 +107,7 @@ def cores_text() -> str:
 def test_files_of_a_later_run_replace_those_of_an_earlier_one(runs: dict[int, Run]) -> None:
     last = runs[3]
     assert sorted(path.name for path in last.out.iterdir()) == sorted(
-        ["checkpoint.json", "curves.png", "metrics.jsonl", "report.json", last.report["weights"]]
+        [".lock", "curves.png", "metrics.jsonl", "report.json", *FILES_OF_CHECKPOINT]
     )
     assert json.loads((last.out / "report.json").read_bytes()) == last.report
     assert (last.out / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -117,11 +119,12 @@ def test_files_of_a_later_run_replace_those_of_an_earlier_one(runs: dict[int, Ru
 
 def test_the_checkpoint_is_the_model(runs: dict[int, Run]) -> None:
     report, out = runs[3].report, runs[3].out
-    state, record = load_checkpoint(out)
-    assert fingerprint(state) == record["fingerprint"] == report["fingerprint"]
-    assert record["epoch"] == EPOCHS
-    assert record["recipe"]["batch_size"] == 256
-    assert safetensors.torch.load_file(out / report["weights"]).keys() == state.keys()
+    snapshot = read_checkpoint(latest(out))
+    assert fingerprint(snapshot.weights) == snapshot.record["fingerprint"] == report["fingerprint"]
+    assert snapshot.record["position"]["epoch"] == EPOCHS
+    assert snapshot.record["recipe"]["batch_size"] == 256
+    assert report["weights"] in FILES_OF_CHECKPOINT
+    assert safetensors.torch.load_file(out / report["weights"]).keys() == snapshot.weights.keys()
 
 
 @pytest.mark.parametrize("whole_group", [False, True])

@@ -1,10 +1,14 @@
+"""The files of a checkpoint: what is read is what was written, or an error; the older ones survive."""
+
 from __future__ import annotations
 
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,66 +18,93 @@ from torch import Tensor, nn
 
 from samegrad.errors import ConfigurationError, OutputError
 from samegrad.parallel import fingerprint
-from samegrad.trainer.checkpoint import load_checkpoint, save_checkpoint
+from samegrad.trainer.checkpoint import Snapshot, read_checkpoint, write_checkpoint
+from samegrad.trainer.checkpoint_files import checkpoints, find_checkpoint, latest, read_record, sealed
 
-RECORD = {"fingerprint": "f" * 64, "epoch": 3, "recipe": {"seed": 0, "clip_norm": None}, "note": "äöü"}
+RECORD = {"samegrad_version": "0", "note": "äöü", "position": {"epoch": 3}}
 
 
-def state(value: float) -> dict[str, Tensor]:
-    return {"z.weight": torch.full((5, 3), value), "a.count": torch.tensor(7), "empty": torch.empty(0, 2)}
+def snapshot(steps: int, value: float = 1.0) -> Snapshot:
+    weights = {"z.weight": torch.full((5, 3), value), "a.count": torch.tensor(7), "empty": torch.empty(0, 2)}
+    return Snapshot(steps, weights, {"optimizer.0.momentum": torch.full((3,), value)}, RECORD)
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_is_loaded_is_what_was_saved(tmp_path: Path) -> None:
+def stems(folder: Path) -> list[str]:
+    return [path.stem for path in checkpoints(folder)]
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
-    weights = save_checkpoint(tmp_path / "made", model.state_dict(), RECORD)
-    loaded, record = load_checkpoint(tmp_path / "made")
-    assert record == RECORD
-    assert list(loaded) == list(model.state_dict())  # the fingerprint depends on the order
-    assert fingerprint(loaded) == fingerprint(model)
-    assert names(tmp_path / "made") == ["checkpoint.json", weights.name]
+    written = Snapshot(12, dict(model.state_dict()), {"x": torch.tensor(0.5)}, RECORD)
+    path = write_checkpoint(tmp_path / "made", written, keep=1)
+    found = read_checkpoint(path)
+    assert found.steps == 12
+    assert list(found.weights) == list(model.state_dict())  # the fingerprint depends on the order
+    assert fingerprint(found.weights) == fingerprint(model) == found.record["fingerprint"]
+    assert found.state == {"x": torch.tensor(0.5)}
+    assert {name: found.record[name] for name in RECORD} == RECORD
+    assert names(tmp_path / "made") == [
+        f"checkpoint-00000012.{e}" for e in ("json", "safetensors", "state.safetensors")
+    ]
 
 
-def test_any_reader_of_safetensors_reads_the_weights(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, state(1.5), RECORD)
-    description = json.loads((tmp_path / "checkpoint.json").read_text(encoding="utf-8"))
-    loaded = safetensors.torch.load_file(tmp_path / description["weights"])
-    assert loaded.keys() == state(1.5).keys()
-    assert all(torch.equal(loaded[name], tensor) for name, tensor in state(1.5).items())
-    assert description["epoch"] == 3
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8),
+        *(torch.bool, torch.complex64),
+    ],
+    ids=str,
+)
+def test_any_reader_of_safetensors_reads_every_dtype(dtype: torch.dtype, tmp_path: Path) -> None:
+    tensors = {"b": torch.arange(6).view(2, 3).to(dtype), "a": torch.ones((), dtype=torch.uint8), "c": torch.ones(3)}
+    path = write_checkpoint(tmp_path, Snapshot(1, tensors, {}, RECORD), keep=1)
+    loaded = safetensors.torch.load_file(path.with_suffix(".safetensors"))
+    assert loaded.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert loaded[name].dtype is tensor.dtype
+        assert torch.equal(loaded[name].view(torch.uint8), tensor.view(torch.uint8)) if tensor.dim() else True
 
 
-def test_tensors_that_share_memory_or_are_not_contiguous_are_saved(tmp_path: Path) -> None:
-    table = torch.arange(6.0).view(2, 3)
-    tensors = {"table": table, "tied": table, "part": table[0], "turned": table.t()}
-    save_checkpoint(tmp_path, tensors, RECORD)
-    loaded, _ = load_checkpoint(tmp_path)
-    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
+def test_a_dtype_that_safetensors_lacks_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    bad = Snapshot(1, {"x": torch.zeros(2, dtype=torch.complex128)}, {}, RECORD)
+    with pytest.raises(ConfigurationError, match="cannot hold x: safetensors knows no torch\\.complex128"):
+        write_checkpoint(tmp_path, bad, keep=1)
+    assert names(tmp_path) == []
 
 
-def test_equal_weights_have_equal_files(tmp_path: Path) -> None:
-    first, second = (save_checkpoint(tmp_path / name, state(2.0), RECORD) for name in ("a", "b"))
-    assert (first.name, first.read_bytes()) == (second.name, second.read_bytes())
-
-
-def test_a_new_checkpoint_replaces_the_old_one(tmp_path: Path) -> None:
-    (tmp_path / ".weights-0.safetensors.1-2.part").write_bytes(b"left by a process that was killed")
+def test_the_newest_stay(tmp_path: Path) -> None:
+    (tmp_path / ".checkpoint-00000001.json.1-2.part").write_bytes(b"left by a process that was killed")
+    (tmp_path / "checkpoint-00000002.safetensors").write_bytes(b"of a checkpoint that has no record")
     (tmp_path / "report.json").write_bytes(b"not ours")
-    for value in (1.0, 2.0, 2.0):
-        weights = save_checkpoint(tmp_path, state(value), RECORD)
-        assert names(tmp_path) == ["checkpoint.json", "report.json", weights.name]
-        assert torch.equal(load_checkpoint(tmp_path)[0]["z.weight"], torch.full((5, 3), value))
+    for steps in (5, 10, 15):
+        write_checkpoint(tmp_path, snapshot(steps), keep=2)
+    assert stems(tmp_path) == ["checkpoint-00000010", "checkpoint-00000015"]
+    assert len(names(tmp_path)) == 7
+    write_checkpoint(tmp_path, snapshot(12), keep=2)  # taken up again from 10
+    assert stems(tmp_path) == ["checkpoint-00000010", "checkpoint-00000012"]
+    write_checkpoint(tmp_path, snapshot(123_456_789), keep=1)
+    assert stems(tmp_path) == ["checkpoint-123456789"]
+    assert latest(tmp_path).stem == "checkpoint-123456789"
 
 
-@pytest.mark.parametrize("failing", range(1, 7))
+def test_the_same_step_again_replaces_it(tmp_path: Path) -> None:
+    for value in (1.0, 1.0, 2.0):
+        path = write_checkpoint(tmp_path, snapshot(5, value), keep=1)
+        assert float(read_checkpoint(path).weights["z.weight"][0, 0]) == value
+
+
+@pytest.mark.parametrize("failing", range(1, 10))
 def test_the_older_checkpoint_survives_a_failure_at_any_point(
     failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Calls 1 to 6: bytes, name and folder of the weights, then those of the description."""
-    save_checkpoint(tmp_path, state(1.0), RECORD)
+    """Calls 1-3: bytes of the three files; 4-5: names of the tensors; 6: folder; 7: name of the record; 8: folder."""
+    write_checkpoint(tmp_path, snapshot(1), keep=1)
     before = names(tmp_path)
     calls = 0
     fsync, replace = os.fsync, Path.replace
@@ -81,7 +112,7 @@ def test_the_older_checkpoint_survives_a_failure_at_any_point(
     def count() -> None:
         nonlocal calls
         calls += 1
-        if calls == failing:
+        if calls == failing + (failing > 3):  # the folder after the record of before, of which there is none, is 4
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def counted_fsync(descriptor: int) -> None:
@@ -95,94 +126,160 @@ def test_the_older_checkpoint_survives_a_failure_at_any_point(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", counted_fsync)
         patch.setattr(Path, "replace", counted_replace)
-        with pytest.raises(
-            OutputError, match=r"No space left on device; the older checkpoint, .* is still there"
-        ) as info:
-            save_checkpoint(tmp_path, state(2.0), {**RECORD, "epoch": 4})
+        if failing == 9:
+            write_checkpoint(tmp_path, snapshot(2), keep=1)
+            assert calls == 9
+            return
+        with pytest.raises(OutputError, match=r"No space left on device; checkpoint-\d+ is still there") as info:
+            write_checkpoint(tmp_path, snapshot(2), keep=1)
     assert isinstance(info.value.__cause__, OSError)
-    loaded, record = load_checkpoint(tmp_path)
-    if failing < 6:
+    if failing < 8:
         assert names(tmp_path) == before
-        assert record == RECORD
-        assert torch.equal(loaded["z.weight"], state(1.0)["z.weight"])
+        assert read_checkpoint(latest(tmp_path)).steps == 1
     else:  # the new name is there already, only not known to be on the disk
-        assert record["epoch"] == 4
-        assert torch.equal(loaded["z.weight"], state(2.0)["z.weight"])
+        assert read_checkpoint(latest(tmp_path)).steps == 2
 
 
 def test_a_full_disk_leaves_the_older_checkpoint(tmp_path: Path) -> None:
     code = """
-import pathlib, resource, sys, torch
+import pathlib, resource, signal, sys, torch
 from samegrad.errors import OutputError
-from samegrad.trainer.checkpoint import load_checkpoint, save_checkpoint
+from samegrad.trainer.checkpoint import Snapshot, read_checkpoint, write_checkpoint
+from samegrad.trainer.checkpoint_files import latest
 folder = pathlib.Path(sys.argv[1])
-save_checkpoint(folder, {"x": torch.zeros(10)}, {})
+write_checkpoint(folder, Snapshot(1, {"x": torch.zeros(10)}, {}, {}), 1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 try:
-    save_checkpoint(folder, {"x": torch.ones(10_000)}, {})
+    write_checkpoint(folder, Snapshot(2, {"x": torch.ones(10_000)}, {}, {}), 1)
 except OutputError as error:
     print(error)
-print(load_checkpoint(folder)[0]["x"].sum().item(), len(list(folder.iterdir())))
+print(read_checkpoint(latest(folder)).weights["x"].sum().item(), len(list(folder.iterdir())))
 """
     run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     message, after = run.stdout.splitlines()
-    assert "File too large; the older checkpoint, weights-" in message
-    assert after == "0.0 2"
+    assert "File too large; checkpoint-00000001 is still there" in message
+    assert after == "0.0 3"
 
 
 def test_a_first_checkpoint_that_fails_says_that_there_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OutputError, match="Not a directory; there was none before"):
-        save_checkpoint(tmp_path / "file" / "below", state(1.0), RECORD)
+        write_checkpoint(tmp_path / "file" / "below", snapshot(1), keep=1)
 
 
 def test_every_cut_and_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
-    weights = save_checkpoint(tmp_path, {"x": torch.arange(3.0), "y": torch.tensor([True])}, {"epoch": 10, "loss": 0.1})
-    for path in (weights, tmp_path / "checkpoint.json"):
-        content = path.read_bytes()
-        damaged = [content[:length] for length in range(len(content))] + [content + b"\n"]
+    tensors = {"x": torch.arange(3.0), "y": torch.tensor([True])}
+    path = write_checkpoint(tmp_path, Snapshot(10, tensors, {"o": torch.tensor(1)}, {"loss": 0.1}), keep=1)
+    for ending in (".json", ".safetensors", ".state.safetensors"):
+        damaged = path.with_suffix(ending)
+        content = damaged.read_bytes()
+        wrong = [content[:length] for length in range(len(content))] + [content + b"\n"]
         for place in range(len(content)):
-            damaged += [content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :] for bit in range(8)]
-        for other in damaged:
-            path.write_bytes(other)
+            bit = 1 << place % 8
+            wrong += [content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :]]
+        for other in wrong:
+            damaged.write_bytes(other)
             with pytest.raises(OutputError, match=r"expected .* got"):
-                load_checkpoint(tmp_path)
-        path.write_bytes(content)
-        load_checkpoint(tmp_path)
+                read_checkpoint(path)
+        damaged.write_bytes(content)
+        read_checkpoint(path)
 
 
-@pytest.mark.parametrize("missing", ["checkpoint.json", "weights"])
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_named(tmp_path: Path) -> None:
+    for steps in (1, 2):
+        write_checkpoint(tmp_path, snapshot(steps), keep=2)
+    newest = tmp_path / "checkpoint-00000002.json"
+    newest.write_bytes(newest.read_bytes()[:-9])
+    with pytest.raises(OutputError, match=r"checkpoint-00000002\.json: .* There is also checkpoint-00000001\.json\."):
+        latest(tmp_path)
+    for name in ("json", "safetensors", "state.safetensors"):
+        assert read_checkpoint(find_checkpoint(tmp_path / f"checkpoint-00000001.{name}")).steps == 1
+
+
+@pytest.mark.parametrize("missing", [".json", ".safetensors", ".state.safetensors"])
 def test_a_missing_file_is_named(missing: str, tmp_path: Path) -> None:
-    weights = save_checkpoint(tmp_path, state(1.0), RECORD)
-    path = weights if missing == "weights" else tmp_path / missing
-    path.unlink()
-    with pytest.raises(OutputError, match=f"{path.name}: expected a file of a checkpoint; got: No such file"):
-        load_checkpoint(tmp_path)
+    path = write_checkpoint(tmp_path, snapshot(1), keep=1)
+    path.with_suffix(missing).unlink()
+    with pytest.raises(
+        OutputError, match=f"checkpoint-00000001{missing}: expected a file of a checkpoint; got: No such"
+    ):
+        read_checkpoint(path)
 
 
-def test_a_description_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
-    from samegrad.trainer.checkpoint import _sealed
-
-    save_checkpoint(tmp_path, state(1.0), RECORD)
-    path = tmp_path / "checkpoint.json"
-    document = json.loads(path.read_bytes())
-    del document["checkpoint_sha256"]
-    path.write_bytes(_sealed({**document, "weights": "../weights-0123456789ab.safetensors"}))
-    with pytest.raises(OutputError, match=r"checkpoint\.json"):
-        load_checkpoint(tmp_path)
+def test_a_folder_without_a_checkpoint_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-00000001.safetensors").write_bytes(b"it was killed before the record was written")
+    for place in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(OutputError, match="expected a folder with a checkpoint"):
+            find_checkpoint(place)
 
 
 @pytest.mark.parametrize(
-    ("tensors", "record", "message"),
+    ("changed", "message"),
     [
-        (state(1.0), {"weights": "mine"}, "weights, which the checkpoint itself sets"),
-        ({"x": 3}, {}, "'x' of the state is of type <class 'int'>"),
-        ({"x": torch.zeros(2, dtype=torch.complex128)}, {}, "complex128"),
+        ({"format_version": 2, "samegrad_version": "9.1"}, "got format 2, written by samegrad 9.1. Use that version"),
+        ({"files": {"../checkpoint-00000001.safetensors": "", "x": ""}}, "with the checksum"),
     ],
 )
-def test_what_cannot_be_saved_is_refused_before_anything_is_written(
-    tensors: dict[str, Tensor], record: dict[str, str], message: str, tmp_path: Path
+def test_another_version_and_files_elsewhere_are_refused(
+    changed: dict[str, object], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        save_checkpoint(tmp_path, tensors, record)
-    assert names(tmp_path) == []
+    path = write_checkpoint(tmp_path, snapshot(1), keep=1)
+    path.write_bytes(sealed({**read_record(path), **changed}))
+    with pytest.raises(OutputError, match=message):
+        read_record(path)
+
+
+def test_a_record_that_is_json_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint-00000001.json"
+    for text in (
+        "[]",
+        "{}",
+        "3",
+        "[" * 100_000,
+        json.dumps({"checkpoint_sha256": "", "format_version": 1, "files": 1}),
+    ):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(OutputError, match=r"expected .* got"):
+            read_record(path)
+
+
+WRITE_FOREVER = """
+import itertools, pathlib, sys, torch
+from samegrad.trainer.checkpoint import Snapshot, write_checkpoint
+tensors: dict = {"x": torch.zeros(50_000)}
+for steps in itertools.count(1):
+    tensors["x"].fill_(steps)
+    write_checkpoint(pathlib.Path(sys.argv[1]), Snapshot(steps, tensors, tensors, {}), 1 + steps % 2)
+    print(steps, flush=True)
+"""
+
+
+def kill_while_saving(folder: Path, moments: int) -> None:
+    """After each kill the newest checkpoint is whole, and not older than the last one that was said to be complete."""
+    generator = torch.Generator().manual_seed(moments)
+    for moment in range(moments):
+        place = folder / str(moment)
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITE_FOREVER, place], stdout=subprocess.PIPE, text=True
+        ) as writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            time.sleep(0.03 * float(torch.rand((), generator=generator)))
+            writer.send_signal(signal.SIGKILL)
+            said = [1, *map(int, writer.stdout.read().splitlines())]
+        newest = latest(place)
+        found = read_checkpoint(newest)
+        assert found.steps >= said[-1]
+        values: set[Tensor] = {found.weights["x"][0], found.state["x"][-1]}
+        assert {int(value) for value in values} == {found.steps}
+
+
+def test_a_checkpoint_remains_when_a_process_is_killed_while_saving(tmp_path: Path) -> None:
+    kill_while_saving(tmp_path, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_checkpoint_remains_at_50_moments(tmp_path: Path) -> None:
+    kill_while_saving(tmp_path, 50)

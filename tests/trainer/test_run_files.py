@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from samegrad.errors import OutputError
-from samegrad.trainer.run_files import MetricsFile, prepare_folder, write_report
+from samegrad.trainer.run_files import MetricsFile, prepare_folder, read_metrics, write_report
 
 
 def test_metrics_are_in_the_file_after_each_record_and_begin_anew(tmp_path: Path) -> None:
@@ -18,6 +18,18 @@ def test_metrics_are_in_the_file_after_each_record_and_begin_anew(tmp_path: Path
         metrics.append({"epoch": epoch, "test_loss": None})
         lines = path.read_text(encoding="utf-8").splitlines()
         assert [json.loads(line)["epoch"] for line in lines] == list(range(1, epoch + 1))
+
+
+def test_a_resumed_run_goes_on_with_the_metrics(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert read_metrics(tmp_path, 3) == []
+    path.write_text('{"epoch": 1, "a": 1}\n{"epoch": 2}\n{"epoch": 2, "a": 2}\n{"epoch": 3}\n{"ep', encoding="utf-8")
+    before = read_metrics(tmp_path, 2)
+    assert before == [{"epoch": 1, "a": 1}, {"epoch": 2, "a": 2}]
+    metrics = MetricsFile(tmp_path, before)
+    assert read_metrics(tmp_path, 9) == before
+    metrics.append({"epoch": 3, "a": 3})
+    assert [record["a"] for record in read_metrics(tmp_path, 9)] == [1, 2, 3]
 
 
 def test_the_report_is_replaced_whole(tmp_path: Path) -> None:

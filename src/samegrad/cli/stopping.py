@@ -16,31 +16,32 @@ _ANSWER = b"stopping after the next step, and saving; once more to end at once, 
 
 
 class StoppedBySignal:
-    """Within, the first signal sets `switch`, the second raises KeyboardInterrupt.
+    """Within, the first signal sets the switch, the second raises KeyboardInterrupt.
 
     exit_code: 128 and the number of the signal that came first; that of Ctrl-C if none has come.
     """
 
     def __init__(self) -> None:
-        self.switch = StopSwitch()
         self.exit_code = 128 + signal.SIGINT
         self._asked = False
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> StoppedBySignal:
+    def __enter__(self) -> StopSwitch:
+        self._switch = StopSwitch()
         self._before = {number: signal.signal(number, self._take) for number in _NUMBERS}
-        return self
+        return self._switch
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        self._switch.__exit__()
 
     def _take(self, number: int, _: FrameType | None) -> None:
         if self._asked:
             raise KeyboardInterrupt
         self._asked = True
         self.exit_code = 128 + number
-        self.switch.set()
+        self._switch.set()
         os.write(2, _ANSWER)  # print might be at work in what was interrupted

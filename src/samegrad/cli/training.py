@@ -47,7 +47,7 @@ def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
     run = _Run(job, as_json)
     signals = StoppedBySignal()
     try:
-        with signals if job.out is not None else contextlib.nullcontext():
+        with signals if job.out is not None else contextlib.nullcontext() as stop:
             report = launch(
                 functools.partial(run_train_job, job),
                 devices=devices,
@@ -55,7 +55,7 @@ def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
                 on_report=run.take,
                 at_most=min(_AT_MOST, job.shards),
                 preload=PRELOAD,
-                stop=signals.switch,
+                stop=stop,
             )
     finally:
         run.close()
