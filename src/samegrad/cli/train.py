@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Annotated, cast
 
 import typer
@@ -82,12 +82,11 @@ def _resumed(job: TrainJob, given: Collection[str]) -> TrainJob:
     assert job.resume is not None
     saved, _ = resumed_job(job.resume)
     differing = []
-    for name in given:
-        if name not in _FREE:
-            attribute = "learning_rate" if name == "lr" else name
-            here, there = getattr(job, attribute), getattr(saved, attribute)
-            if here != there:
-                differing.append(f"--{name.replace('_', '-')} {here} (the checkpoint has {there})")
+    for name in (field.name for field in fields(job) if field.name in given and field.name not in _FREE):
+        attribute = "learning_rate" if name == "lr" else name
+        here, there = getattr(job, attribute), getattr(saved, attribute)
+        if here != there:
+            differing.append(f"--{name.replace('_', '-')} {here} (the checkpoint has {there})")
     if differing:
         raise ConfigurationError(
             f"--resume {job.resume}: a run is gone on with as it was begun, but these options say otherwise: "

@@ -37,8 +37,8 @@ _AT_MOST = 8  # devices, where the user leaves their number to us
 def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
     """Trains as `job` says on `devices`; shows the run, prints the report if `as_json`, and writes the files.
 
-    Returns the exit code: that of a signal if one has stopped the run. Raises KeyboardInterrupt for Ctrl-C if nothing
-    is saved, or if it comes again.
+    Returns the exit code: that of a signal if one has ended the run. Raises KeyboardInterrupt for Ctrl-C where nothing
+    is saved.
     """
     _check_devices(job, devices)
     if job.out is not None:
@@ -57,6 +57,11 @@ def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
                 preload=PRELOAD,
                 stop=stop,
             )
+    except KeyboardInterrupt:
+        if job.out is None:
+            raise
+        print("interrupted: all workers have ended", file=sys.stderr)
+        return signals.exit_code
     finally:
         run.close()
     if "stopped" in report:

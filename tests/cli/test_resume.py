@@ -1,0 +1,126 @@
+"""`samegrad train`, stopped and resumed: as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.workers.processes import is_gone
+
+from samegrad.trainer.checkpoint_files import latest, read_record
+
+pytestmark = pytest.mark.dist
+
+COMMAND = [sys.executable, "-m", "samegrad", "train"]
+OPTIONS = ["--data", "synthetic", "--model", "mlp", "--batch-size", "64", "--optimizer", "momentum", "--epochs", "4"]
+
+
+def train(*options: object) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"} | {"COLUMNS": "80"}
+    return subprocess.run([*COMMAND, *map(str, options)], capture_output=True, text=True, check=False, env=environment)
+
+
+def start_and_signal(out: Path, number: signal.Signals, *options: object) -> subprocess.CompletedProcess[str]:
+    """Starts a run on four workers, and signals it when it has done an epoch."""
+    process = subprocess.Popen(
+        [*COMMAND, *OPTIONS, "--devices", "cpu:4", "--out", str(out), *map(str, options)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("epoch"):
+        assert process.poll() is None
+    children = psutil.Process(process.pid).children(recursive=True)
+    if number is signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does
+    else:
+        process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert [child for child in children if not is_gone(child.pid)] == []
+    return subprocess.CompletedProcess([], process.returncode, stdout, stderr)
+
+
+@pytest.fixture(scope="module")
+def fingerprint() -> str:
+    """That of the run without a break."""
+    ended = train(*OPTIONS, "--devices", "cpu:1", "--json")
+    return str(json.loads(ended.stdout)["fingerprint"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_goes_on_with_the_same_result(
+    number: signal.Signals, fingerprint: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "the run"
+    stopped = start_and_signal(out, number)
+    assert stopped.returncode == 128 + number
+    steps = read_record(latest(out))["position"]["steps"]
+    assert 32 < steps < 4 * 32
+    assert stopped.stderr == (
+        "stopping after the next step, and saving; once more to end at once, without\n"
+        f"stopped in epoch {steps // 32 + 1} of 4, after {steps} steps in all, and saved. To go on, with the same "
+        f"result:\nsamegrad train --resume '{out}'\n"
+    )
+    resumed = train("--resume", out, "--devices", "cpu:3", "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    report = json.loads(resumed.stdout)
+    assert (report["fingerprint"], report["epochs"], report["lr"]) == (fingerprint, 4, 0.02)
+    assert f"resumed   after step {steps}, " in resumed.stderr
+    metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [record["epoch"] for record in metrics] == [1, 2, 3, 4]
+    again = train("--resume", out)
+    assert (again.returncode, again.stderr) == (
+        1,
+        f"error: --resume {out}: all 4 epochs are done; nothing is left to do\n",
+    )
+
+
+def test_killed_at_any_moment_it_goes_on_from_what_was_saved(fingerprint: str, tmp_path: Path) -> None:
+    killed = start_and_signal(tmp_path, signal.SIGKILL, "--save-every", "5", "--keep", "3")
+    assert killed.returncode == -signal.SIGKILL
+    assert read_record(latest(tmp_path))["position"]["steps"] >= 25
+    other = tmp_path / "other"
+    resumed = train("--resume", tmp_path, "--devices", "cpu:1", "--out", other, "--keep", "1", "--json")
+    assert json.loads(resumed.stdout)["fingerprint"] == fingerprint
+    assert len(list(other.glob("checkpoint-*.json"))) == 1
+    metrics = [json.loads(line) for line in (other / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [record["epoch"] for record in metrics] == [1, 2, 3, 4]
+
+
+def test_what_contradicts_the_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
+    start_and_signal(tmp_path, signal.SIGINT)
+    refused = train("--resume", tmp_path, "--lr", "0.3", "--seed", "0", "--model", "lenet", "--devices", "cpu:1")
+    assert refused.returncode == 1
+    assert "otherwise: --model lenet (the checkpoint has mlp), --lr 0.3 (the checkpoint has 0.02)" in refused.stderr
+    assert "--seed" not in refused.stderr  # it is that of the checkpoint
+    assert "--batch-size" not in refused.stderr  # the default is another one, but nobody asked for it
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "--out", str(tmp_path), "--devices", "cpu:2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (children := psutil.Process(process.pid).children(recursive=True)):
+        time.sleep(0.01)
+    time.sleep(0.2)  # it imports torch, which the first signal does not interrupt
+    assert process.stderr is not None
+    process.send_signal(signal.SIGTERM)
+    assert process.stderr.readline().startswith("stopping after the next step")
+    process.send_signal(signal.SIGTERM)
+    start = time.monotonic()
+    _, stderr = process.communicate(timeout=30)
+    assert time.monotonic() - start < 5
+    assert (process.returncode, stderr) == (143, "interrupted: all workers have ended\n")
+    assert psutil.wait_procs(children, timeout=1)[1] == []
