@@ -1,7 +1,8 @@
 """The command line. Importing this package costs nothing; `main` brings in the rest.
 
 `app` holds the commands together and turns errors into messages and exit codes; `train` has the options of
-`samegrad train`, `training` follows the run, `display` is what a person sees of it.
+`samegrad train`, `resuming` compares them with a checkpoint, `training` follows the run, `stopping` answers signals,
+`display` is what a person sees of it.
 """
 
 from __future__ import annotations

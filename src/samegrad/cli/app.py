@@ -1,6 +1,7 @@
 """The commands, and how each of them ends: its exit code, and one message for whoever called it.
 
-Exit codes: 0 success, 1 an error, 2 a command line that cannot be understood, 130 interrupted by Ctrl-C.
+Exit codes: 0 success, 1 an error, 2 a command line that cannot be understood, 130 ended by Ctrl-C, 143
+ended by SIGTERM.
 """
 
 from __future__ import annotations

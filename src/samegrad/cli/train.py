@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Annotated, cast
 
 import typer
 
 from samegrad.cli import INTERRUPTED
+from samegrad.cli.resuming import given_options, resumed
 from samegrad.data import DATA
-from samegrad.errors import ConfigurationError
-from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, UPDATES, SaveEvery, TrainJob, Update, resumed_job
+from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, UPDATES, SaveEvery, TrainJob, Update
 
 __all__ = ["HELP", "Debug", "train"]
 
@@ -69,31 +69,6 @@ def _parse_save_every(text: str | None) -> SaveEvery:
     if text is None or text.lower() == "epoch":
         return None if text is None else "epoch"
     return int(text) if text.isdecimal() and int(text) > 0 else None
-
-
-_FREE = frozenset(
-    {"devices", "shares", "update", "out", "data_dir", "save_every", "keep", "resume", "as_json", "debug"}
-)
-"""What may differ from the run that is resumed."""
-
-
-def _resumed(job: TrainJob, given: Collection[str]) -> TrainJob:
-    """The job of the checkpoint `job.resume`, with what was `given` on the command line and may differ."""
-    assert job.resume is not None
-    saved, _ = resumed_job(job.resume)
-    differing = []
-    for name in (field.name for field in fields(job) if field.name in given and field.name not in _FREE):
-        attribute = "learning_rate" if name == "lr" else name
-        here, there = getattr(job, attribute), getattr(saved, attribute)
-        if here != there:
-            differing.append(f"--{name.replace('_', '-')} {here} (the checkpoint has {there})")
-    if differing:
-        raise ConfigurationError(
-            f"--resume {job.resume}: a run is gone on with as it was begun, but these options say otherwise: "
-            f"{', '.join(differing)}. Leave them out; --devices, --shares, --update and --out may differ"
-        )
-    names = {"shares", "update"} | ({"out", "data_dir", "save_every", "keep"} & set(given))
-    return replace(saved, **{name: getattr(job, name) for name in names})
 
 
 def train(
@@ -268,8 +243,7 @@ def train(
     )
     every = _parse_save_every(save_every)
     if resume is not None:
-        given = [name for name in context.params if _is_given(context, name)]
-        job = _resumed(replace(job, resume=resume, out=out or resume, save_every=every), given)
+        job = resumed(replace(job, resume=resume, out=out or resume, save_every=every), given_options(context))
     else:
         job = replace(job, save_every=every)
     from samegrad.cli.training import run_training
@@ -280,9 +254,3 @@ def train(
         print("interrupted: all workers have ended", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(code)
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    """Whether the option stands on the command line."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
