@@ -12,6 +12,7 @@ from pathlib import Path
 __all__ = ["FolderLock", "check_writable", "write_atomically", "write_together"]
 
 _LOCK = ".lock"
+_CHUNK = 1 << 24  # bytes
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -35,10 +36,11 @@ def write_together(contents: Mapping[Path, Iterable[bytes | memoryview]]) -> Non
     parts = {path: _part_of(path) for path in contents}
     try:
         for path, pieces in contents.items():
-            with parts[path].open("xb") as file:
+            with parts[path].open("xb", buffering=0) as file:
                 for piece in pieces:
-                    file.write(piece)
-                file.flush()
+                    left = memoryview(piece)
+                    while left:  # a raw write may take less than it is given
+                        left = left[file.write(left[:_CHUNK]) :]
                 os.fsync(file.fileno())
         *others, last = parts
         if others:
