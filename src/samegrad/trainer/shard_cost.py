@@ -28,7 +28,7 @@ _PROBE = 4  # examples; few enough that no model takes long for them
 
 
 def shard_cost(
-    trainer: Trainer, loss: Callable[[Any, Any], Tensor], dataset: Any, budget_s: float = 0.3
+    trainer: Trainer, loss: Callable[[Any, Any], Tensor], dataset: Any, budget_s: float = 0.6
 ) -> float | None:
     """How many times as long the shards of this rank take as the same examples in one piece; None if not measured.
 
