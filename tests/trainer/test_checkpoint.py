@@ -60,11 +60,16 @@ def test_equal_weights_have_equal_files(tmp_path: Path) -> None:
 
 
 def test_a_new_checkpoint_replaces_the_old_one(tmp_path: Path) -> None:
-    (tmp_path / ".weights-0.safetensors.1-2.part").write_bytes(b"left by a process that was killed")
+    (tmp_path / "weights-best.safetensors").write_bytes(b"not ours")
+    (tmp_path / ".weights-0123456789ab.safetensors.12-0123abcd.part").write_bytes(b"left by a process that was killed")
     (tmp_path / "report.json").write_bytes(b"not ours")
     for value in (1.0, 2.0, 2.0):
         weights = save_checkpoint(tmp_path, state(value), RECORD)
-        assert names(tmp_path) == ["checkpoint.json", "report.json", weights.name]
+        assert names(tmp_path) == [
+            "checkpoint.json",
+            "report.json",
+            *sorted([weights.name, "weights-best.safetensors"]),
+        ]
         assert torch.equal(load_checkpoint(tmp_path)[0]["z.weight"], torch.full((5, 3), value))
 
 

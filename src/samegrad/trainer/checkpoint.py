@@ -31,6 +31,7 @@ from samegrad.trainer.run_files import CHECKPOINT
 __all__ = ["load_checkpoint", "save_checkpoint"]
 
 _WEIGHTS = re.compile(r"weights-[0-9a-f]{12}\.safetensors")
+_PART = re.compile(r"\.(weights-[0-9a-f]{12}\.safetensors|checkpoint\.json)\.[0-9]+-[0-9a-f]{8}\.part")
 _OWN = ("weights", "weights_sha256", "tensors", "checkpoint_sha256")
 _REMEDY = "copy the folder again from where it is intact, or train again"
 
@@ -62,11 +63,10 @@ def save_checkpoint(folder: Path, state_dict: Mapping[str, Tensor], record: Mapp
         raise OutputError(
             f"{folder}: the checkpoint could not be written: {error.strerror or error}; {older}"
         ) from error
-    for pattern in ("weights-*.safetensors", ".weights-*.part", f".{CHECKPOINT}.*.part"):
-        for path in folder.glob(pattern):
-            if path != weights:
-                with contextlib.suppress(OSError):  # what cannot be removed only takes room
-                    path.unlink()
+    for path in folder.iterdir():
+        if path != weights and (_WEIGHTS.fullmatch(path.name) or _PART.fullmatch(path.name)):
+            with contextlib.suppress(OSError):  # what cannot be removed only takes room
+                path.unlink()
     return weights
 
 

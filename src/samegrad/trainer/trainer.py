@@ -9,14 +9,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+import samegrad.shards as tree
 from samegrad.errors import ConfigurationError
 from samegrad.parallel import parameters as homes
 from samegrad.parallel.execution import as_recipe_says
 from samegrad.parallel.fingerprint import fingerprint
+from samegrad.parallel.generators import kept_generators
 from samegrad.parallel.nested import count_examples, cut
 from samegrad.parallel.world import current_world
 from samegrad.recipe import Recipe
-from samegrad.shards import even, shares
+from samegrad.shards import even
 from samegrad.trainer.batches import dataset_length, epoch_order, fetch
 from samegrad.trainer.evaluation import evaluate
 from samegrad.trainer.metrics import Metric
@@ -37,8 +39,8 @@ class Trainer:
     weight: takes inputs and targets of some examples, returns what their mean loss counts: tokens, say, or targets that
         are not masked. By default the number of examples. The gradient is that of the weighted mean over the minibatch.
     update: "replicated": every rank updates its own copy of all parameters. "owner": the CPU workers of a host share
-        them and each updates some; the same bits, with less memory traffic. Code that changes parameters in place
-        outside the optimizer would then act once per rank.
+        them and each updates some: the same bits, with less memory traffic, for optimizers of torch.optim. Code that
+        changes parameters in place outside the optimizer would then act once per rank.
     shares: how fast each rank is; it gets shards in proportion. Equal by default; the result does not depend on it.
 
     All ranks make the same calls in the same order. Raises ConfigurationError for what cannot work.
@@ -57,7 +59,7 @@ class Trainer:
     ) -> None:
         self.recipe = Recipe() if recipe is None else recipe
         self.world = current_world()
-        self.cut = _cut(self.recipe, self.world.size, shares)
+        self.cut = tree.shares(self.recipe.shards, self.world.size, shares)
         if update not in ("replicated", "owner"):
             raise ConfigurationError(f"update must be 'replicated' or 'owner'; got {update!r}")
         launched = self.world.size > 1 or self.world.device.type != "cpu"
@@ -65,10 +67,10 @@ class Trainer:
         self.device = self.world.device if launched or first is None else first.device
         self.model = model.to(self.device)
         self._loss, self._weight = loss, weight
-        homes.compare_models(model, self.world.group)
+        homes.compare_models(model, self.world.group, [f"recipe {self.recipe}", f"cut {self.cut}", f"update {update}"])
         homes.replicate(model, self.world.group)
         owned_by = self._share_parameters() if update == "owner" else None
-        self.optimizer = _check_optimizer(optimizer(model.parameters()), model)
+        self.optimizer = _check_optimizer(optimizer(model.parameters()), model, update)
         self._step = ShardedStep(
             model, loss, self.optimizer, self.recipe, self.world, self.device, self.cut, weight, owned_by
         )
@@ -78,7 +80,9 @@ class Trainer:
     def step(self, X: Any, y: Any) -> float:
         """One step on the global minibatch (X, y), given to every rank alike; returns its mean loss before the update.
 
-        X and y may have any structure; each tensor in them holds one row per example.
+        X and y may have any structure; each tensor in them holds one row per example. The model stays in the mode it
+        is in (`fit` puts it into training mode). Afterwards the global generators of Python, NumPy and torch are seeded
+        from the recipe and the step, alike on every rank.
         """
         total = count_examples((X, y))
         parts = even(total, self.recipe.shards)
@@ -134,8 +138,9 @@ class Trainer:
             "accuracy" where outputs are scores of classes and targets are classes.
 
         The model is in evaluation mode meanwhile. The result has the same bits for any number of ranks.
+        At most 256 examples are computed together, and no more than a minibatch has. Global generators are left alone.
         """
-        with as_recipe_says(self.recipe, self.device):
+        with as_recipe_says(self.recipe, self.device), kept_generators(self.device):
             return evaluate(
                 self.model, self._loss, dataset, metrics, self._weight, self.recipe, self.world, self.device
             )
@@ -183,11 +188,7 @@ class Trainer:
         return homes.owners(shared, self.world.size)
 
 
-def _cut(recipe: Recipe, ranks: int, speeds: Sequence[float] | None) -> list[range]:
-    return shares(recipe.shards, ranks, speeds)
-
-
-def _check_optimizer(optimizer: object, model: nn.Module) -> torch.optim.Optimizer:
+def _check_optimizer(optimizer: object, model: nn.Module, update: str) -> torch.optim.Optimizer:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigurationError(
             f"optimizer must be a function that takes the parameters and returns a torch.optim.Optimizer; it returned "
@@ -196,6 +197,12 @@ def _check_optimizer(optimizer: object, model: nn.Module) -> torch.optim.Optimiz
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ConfigurationError(
             "LBFGS needs the loss several times in a step, which a step over shards does not offer"
+        )
+    if update == "owner" and not type(optimizer).__module__.startswith("torch.optim"):
+        raise ConfigurationError(
+            f"update='owner' needs an optimizer that updates each parameter from its own gradient alone, as those of "
+            f"torch.optim do; of {type(optimizer).__module__}.{type(optimizer).__name__} that is not known. Use "
+            f"update='replicated'"
         )
     known = set(map(id, model.parameters()))
     foreign = sum(id(parameter) not in known for group in optimizer.param_groups for parameter in group["params"])
