@@ -65,11 +65,8 @@ def test_a_new_checkpoint_replaces_the_old_one(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_bytes(b"not ours")
     for value in (1.0, 2.0, 2.0):
         weights = save_checkpoint(tmp_path, state(value), RECORD)
-        assert names(tmp_path) == [
-            "checkpoint.json",
-            "report.json",
-            *sorted([weights.name, "weights-best.safetensors"]),
-        ]
+        kept = sorted([weights.name, "weights-best.safetensors"])
+        assert names(tmp_path) == ["checkpoint.json", "report.json", *kept]
         assert torch.equal(load_checkpoint(tmp_path)[0]["z.weight"], torch.full((5, 3), value))
 
 
