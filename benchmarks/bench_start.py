@@ -58,17 +58,21 @@ def _script(source: str, launcher: list[str], folder: Path) -> float:
     script.write_text(source)
     start = time.time()
     command = [sys.executable, *launcher, str(script)]
-    output = subprocess.run(
-        command, check=True, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    return float(output.stdout.split()[-1]) - start
+    return float(_output(command, {**os.environ, "OMP_NUM_THREADS": "1"}).split()[-1]) - start
 
 
 def _train(devices: str) -> float:
     """What `samegrad train` says itself: seconds from its own start to the end of the first step."""
     command = [sys.executable, "-m", "samegrad", "train", "--model", "mlp", "--data", "synthetic", "--epochs", "1"]
-    output = subprocess.run([*command, "--devices", devices, "--json"], check=True, capture_output=True, text=True)
-    return float(json.loads(output.stdout.splitlines()[-1])["start_up_seconds"])
+    output = _output([*command, "--devices", devices, "--json"])
+    return float(json.loads(output.splitlines()[-1])["start_up_seconds"])
+
+
+def _output(command: list[str], environment: dict[str, str] | None = None) -> str:
+    finished = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    if finished.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with exit code {finished.returncode}:\n{finished.stderr}")
+    return finished.stdout
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -22,7 +22,6 @@ PACKAGE = ROOT / "src" / "samegrad"
 # Upper may import lower, never the reverse; `|` separates siblings, which may not import each other.
 DRAWING = """\
     cli
-    bench
     trainer
     parallel | testing
     executors | workers
@@ -263,6 +262,11 @@ def test_the_package_keeps_the_rule(rule: Callable[[Source], Iterator[str]]) -> 
     assert not faults, "\n" + "\n".join(faults)
 
 
+def test_everything_that_is_drawn_exists() -> None:
+    units = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert set(HEIGHT) == units - {"__init__", "__main__"}
+
+
 def test_the_layers_are_drawn_alike_in_contributing() -> None:
     assert DRAWING in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
@@ -313,7 +317,7 @@ def test_layer_rule_finds(module: str, text: str, fault: str) -> None:
     [
         ("samegrad.trainer.fit", "from samegrad.trainer.step import step\nfrom . import step\nfrom .step import step"),
         ("samegrad.trainer.fit", "from samegrad.units import format_bytes\nfrom ..units import format_bytes"),
-        ("samegrad.cli.main", "from samegrad import __version__, bench, errors\nimport samegrad_other, torch"),
+        ("samegrad.cli.main", "from samegrad import __version__, recipe, errors\nimport samegrad_other, torch"),
         ("samegrad", "from samegrad.trainer import Trainer"),
         ("samegrad.__main__", "from samegrad.cli import main"),
     ],

@@ -26,7 +26,8 @@ class Recipe:
     shuffle: whether each epoch has its own random order, or the order of the data set.
     threads: CPU threads of each worker; libraries cut their work by it, so it changes the bits.
     clip_norm: the largest norm that the gradient of all parameters together may have; it is scaled down to it.
-    exact: refuse operations that do not give the same bits twice (on CUDA). False trades the guarantee for them.
+    exact: refuse operations that do not give the same bits twice, which exist on CUDA and with several threads. False
+        trades the guarantee for them.
     """
 
     batch_size: int = 256

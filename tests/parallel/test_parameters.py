@@ -42,23 +42,34 @@ def other_buffer() -> nn.Module:
     return model
 
 
+WEIGHT = "parameter 0.weight [3, 4] torch.float32 strides (4, 1)"
+
+
 @pytest.mark.parametrize(
     ("other", "expected", "found"),
     [
         (
             lambda: small(5),
-            "parameter 0.weight [3, 4] torch.float32 True",
-            "parameter 0.weight [5, 4] torch.float32 True",
+            WEIGHT,
+            "parameter 0.weight [5, 4] torch.float32 strides (4, 1)",
         ),
         (
             lambda: small().double(),
             "parameter 0.weight [3, 4] torch.float32",
             "parameter 0.weight [3, 4] torch.float64",
         ),
-        (frozen, "parameter 0.weight [3, 4] torch.float32 True", "parameter 0.weight [3, 4] torch.float32 False"),
-        (one_more, "buffer 1.running_mean [3] torch.float32 False", "parameter last.weight [1, 2] torch.float32 True"),
+        (
+            frozen,
+            WEIGHT,
+            WEIGHT + " frozen",
+        ),
+        (
+            one_more,
+            "buffer 1.running_mean [3] torch.float32 strides (1,)",
+            "parameter last.weight [1, 2] torch.float32 strides (2, 1)",
+        ),
         (other_buffer, "buffer 1.running_mean [3] torch.float32", "buffer 1.running_mean [3] torch.float64"),
-        (nn.ReLU, "parameter 0.weight [3, 4] torch.float32 True", "nothing"),
+        (nn.ReLU, WEIGHT, "nothing"),
     ],
 )
 def test_models_that_differ_are_an_error_on_all_ranks(

@@ -6,6 +6,7 @@ tests compare what came of them with each other and with a plain loop in one pro
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import random
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from samegrad.errors import ConfigurationError, NonFiniteLoss
+from samegrad.errors import ConfigurationError, NonFiniteLoss, TrainingError
 from samegrad.parallel import current_world, fingerprint
 from samegrad.recipe import Recipe
 from samegrad.trainer import Trainer
@@ -466,3 +467,22 @@ def test_prediction_on_rank_0_only(results: Results) -> None:
     """Forward of wrapped model on one rank broadcasts buffers: hang at barrier. Right: eval forward has no
     collectives."""
     same(results, "prediction")
+
+
+def test_ranks_that_disagree_are_told_at_once() -> None:
+    """Ranks that trained by other recipes, or were a step apart, would add up gradients that do not belong together."""
+
+    def other_recipe() -> None:
+        Trainer(nn.Linear(4, 2), F.mse_loss, sgd, Recipe(batch_size=8, seed=current_world().rank))
+
+    with pytest.raises(ConfigurationError, match=r"rank 0 has recipe .*seed=0.* where rank 1 has recipe .*seed=1"):
+        launch(other_recipe, devices="cpu:2", timeout_s=30)
+
+    def skips_a_step() -> None:
+        trainer = Trainer(nn.Linear(4, 2), F.mse_loss, sgd, Recipe(batch_size=8))
+        trainer.step(torch.ones(8, 4), torch.zeros(8, 2))
+        trainer.position = dataclasses.replace(trainer.position, step=1 + trainer.world.rank)
+        trainer.step(torch.ones(8, 4), torch.zeros(8, 2))
+
+    with pytest.raises(TrainingError, match="rank 0 is in epoch 0, step 1, but rank 1 is in epoch 0, step 2"):
+        launch(skips_a_step, devices="cpu:2", timeout_s=30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from samegrad.data import LabelledImages
 from samegrad.errors import ConfigurationError, DataError, NonFiniteLoss, TrainingError
@@ -686,7 +687,8 @@ class Stream(IterableDataset[Any]):
         (TensorDataset(torch.ones(0, 6), torch.ones(0)), "has no examples"),
         (NoLength(), "NoLength has none"),
         (Stream(), "Stream has none"),
-        (iter([1]), "list_iterator has none"),
+        (iter([1]), "list_iterator has no __getitem__"),
+        (DataLoader(TensorDataset(torch.ones(1))), r"of a DataLoader give its data set \(\.dataset\)"),
     ],
 )
 def test_a_data_set_without_examples_or_length_is_refused(method: str, dataset: Any, message: str) -> None:
@@ -745,3 +747,101 @@ def test_weights_that_count_nothing_are_refused(weight: float) -> None:
 def test_shards_are_cut_as_the_module_says() -> None:
     """The first shards get what is left over; this is part of the result."""
     assert [len(part) for part in even(13, 8)] == [2, 2, 2, 2, 2, 1, 1, 1]
+
+
+class Aliased(nn.Module):
+    """Autograd gives both parameters the same memory as gradient: once as it is, once as a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.u = nn.Parameter(torch.linspace(-1, 1, 6).reshape(2, 3))
+        self.v = nn.Parameter(torch.linspace(0.3, 1, 6))
+
+    def forward(self, X: Tensor) -> Tensor:
+        return X * (self.u.flatten() + self.v.view(6))
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.1])
+def test_gradients_that_share_memory_are_added_up_once_each(clip_norm: float | None) -> None:
+    X, y = torch.linspace(-2, 3, 48).reshape(8, 6), torch.linspace(1, -1, 48).reshape(8, 6)
+    found = []
+    for shards in (1, 8):
+        model = Aliased()
+        trainer = Trainer(model, F.mse_loss, sgd, Recipe(batch_size=8, shards=shards, clip_norm=clip_norm))
+        trainer.step(X, y)
+        found.append((model.u.detach().flatten(), model.v.detach().clone()))
+    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(found[1][0] - Aliased().u.flatten(), found[1][1] - Aliased().v)
+
+
+def test_evaluating_leaves_the_global_generators_alone() -> None:
+    trainer = Trainer(small_model(), F.cross_entropy, sgd, Recipe(batch_size=8))
+    dataset = TensorDataset(torch.ones(9, 6), torch.zeros(9, dtype=torch.int64))
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    trainer.evaluate(dataset)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_several_threads_are_deterministic_too() -> None:
+    """On several threads, torch adds into the same element in any order unless it is told not to."""
+
+    class Picks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Parameter(torch.ones(7))
+
+        def forward(self, X: Tensor) -> Tensor:
+            return self.table[X] * 1.1
+
+    index = torch.arange(400_000) % 7
+    target = torch.linspace(0, 1, 400_000)
+    found = set()
+    for _ in range(5):
+        trainer = Trainer(Picks(), F.mse_loss, sgd, Recipe(batch_size=400_000, shards=1, threads=2))
+        trainer.step(index, target)
+        found.add(trainer.fingerprint())
+    assert len(found) == 1
+
+
+def test_owner_is_for_optimizers_that_are_known_to_keep_parameters_apart() -> None:
+    class Mine(torch.optim.SGD):
+        pass
+
+    with pytest.raises(ConfigurationError, match="needs an optimizer that updates each parameter"):
+        Trainer(small_model(), F.cross_entropy, lambda p: Mine(p, lr=0.1), Recipe(batch_size=8), update="owner")
+
+
+def test_an_expanded_buffer_gets_memory_of_its_own() -> None:
+    model = small_model()
+    model.register_buffer("mask", torch.ones(3).expand(2, 3))
+    Trainer(model, F.cross_entropy, sgd, Recipe(batch_size=8)).step(torch.ones(8, 6), torch.zeros(8, dtype=torch.int64))
+    assert torch.equal(torch.ones(2, 3), dict(model.named_buffers())["mask"])
+
+
+def test_the_failure_of_a_model_names_the_shard_and_stays_itself() -> None:
+    class Fails(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def forward(self, X: dict[str, Tensor]) -> Tensor:
+            return X["missing"]
+
+    trainer = Trainer(Fails(), F.mse_loss, sgd, Recipe(batch_size=8, shards=4))
+    with pytest.raises(KeyError, match="missing") as caught:
+        trainer.step({"a": torch.ones(8, 1)}, torch.ones(8, 1))
+    assert caught.value.__notes__ == [
+        "in epoch 0, step 0, shard 0 of 4 (counted from 0), which holds 2 examples",
+    ]
+
+
+def test_a_trainer_that_is_let_go_leaves_no_hooks() -> None:
+    model = small_model()
+    for _ in range(3):
+        trainer = Trainer(model, F.cross_entropy, sgd, Recipe(batch_size=8, shards=4))
+        trainer.step(torch.ones(8, 6), torch.zeros(8, dtype=torch.int64))
+        del trainer
+        gc.collect()
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())

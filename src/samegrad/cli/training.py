@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run_training"]
 
+_PATIENCE_S = 3600.0  # one rank may have to download the data while the others wait
 _AT_MOST = 8  # devices, where the user leaves their number to us
 
 
@@ -52,6 +53,7 @@ def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
                 functools.partial(run_train_job, job),
                 devices=devices,
                 threads=job.threads,
+                timeout_s=_PATIENCE_S,
                 on_report=run.take,
                 at_most=min(_AT_MOST, job.shards),
                 preload=PRELOAD,

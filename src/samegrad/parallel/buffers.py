@@ -18,7 +18,26 @@ from samegrad.parallel.layout import FlatLayout
 from samegrad.shards import Node
 from samegrad.summation import RunningSum, Value
 
-__all__ = ["ShardBuffers"]
+__all__ = ["KeptBuffers", "ShardBuffers"]
+
+
+class KeptBuffers:
+    """The buffers of `model` as they are now, also those that stand in several places."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._kept = [
+            (owner, key, buffer, buffer.clone())
+            for owner in model.modules()
+            for key, buffer in owner._buffers.items()
+            if buffer is not None
+        ]
+
+    def put_back(self) -> None:
+        """Gives them their values again, in the tensors that held them."""
+        with torch.no_grad():
+            for owner, key, buffer, value in self._kept:
+                owner._buffers[key] = buffer
+                buffer.copy_(value)
 
 
 class ShardBuffers:
@@ -47,6 +66,7 @@ class ShardBuffers:
         self._start: list[Tensor] = []
         self._running: RunningSum | None = None
         self._changed: set[int] = set()
+        self._touched: set[int] = set()  # changed by the last shard
         self._first: dict[int, Tensor] = {}
 
     def begin(self) -> None:
@@ -54,15 +74,23 @@ class ShardBuffers:
         self._start = [buffer.clone() for buffer in self.tensors]
         place = None if self._sum is None else self._slot_views
         self._running = RunningSum(self._held, self._leaves, place)
-        self._changed, self._first = set(), {}
+        self._changed, self._touched, self._first = set(), set(), {}
 
     def enter(self) -> None:
-        """Puts the buffers back to the start of the step."""
-        if self.tensors:
-            for place, (_, owner, key) in enumerate(self._places):
-                if owner._buffers[key] is not self.tensors[place]:
-                    owner._buffers[key] = self.tensors[place]
-            torch._foreach_copy_(self.tensors, self._start)
+        """Puts the buffers that the last shard changed back to the start of the step."""
+        self._put_back(self._touched)
+
+    def put_back(self) -> None:
+        """Puts all buffers back to the start of the step, whatever has happened to them."""
+        self._put_back(range(len(self._places)))
+
+    def _put_back(self, places: Collection[int]) -> None:
+        for place, (_, owner, key) in enumerate(self._places):
+            owner._buffers[key] = self.tensors[place]
+        if places:
+            with torch.no_grad():
+                torch._foreach_copy_([self.tensors[p] for p in places], [self._start[p] for p in places])
+        self._touched = set()
 
     def leave(self, shard: int, fraction: float | None, is_first: bool) -> None:
         """Takes what `shard` made of the buffers; its part of the minibatch is `fraction`, None if it is absent.
@@ -82,17 +110,20 @@ class ShardBuffers:
                     f"shard {shard} made it {list(buffer.shape)} {buffer.dtype}. Buffers must keep shape and dtype "
                     f"while training"
                 )
-            if place not in self._changed and not _same_bits(buffer, start):
-                self._changed.add(place)
+            if not _same_bits(buffer, start):
+                self._touched.add(place)
+        self._changed |= self._touched
         with torch.no_grad():
-            means: Value = [now[place].detach() * fraction for place in self._means]
+            floating = [now[place].detach() for place in self._means]
+            means: Value = list(torch._foreach_mul(floating, fraction)) if floating else []
         self._running.add(shard, means)
         if is_first:
-            self._first = {place: now[place].detach().clone() for place in self._firsts}
+            self._first = {place: now[place].detach().clone() for place in self._firsts if place in self._touched}
 
     def record(self) -> bytes:
-        """What the other ranks must know: which buffers changed, and the values of the first shard."""
-        flags = bytes(place in self._changed for place in range(len(self._places)))
+        """What the other ranks must know: which buffers changed, and to what the first shard changed those it did."""
+        places = range(len(self._places))
+        flags = bytes((place in self._changed) | (place in self._first) << 1 for place in places)
         return flags + b"".join(_bytes(self._first[place]) for place in self._firsts if place in self._first)
 
     def finish(self, records: Sequence[bytes], present: Collection[Node], first_rank: int) -> None:
@@ -103,7 +134,8 @@ class ShardBuffers:
         if self._running is None or not self.tensors:
             return
         count = len(self._places)
-        changed = {place for place in range(count) if any(record[place] for record in records)}
+        flags = zip(*(record[:count] for record in records), strict=True)
+        changed = {place for place, by_rank in enumerate(flags) if any(by_rank)}
         self.enter()
         if self._means:
             if self._sum is None:
@@ -116,12 +148,12 @@ class ShardBuffers:
                     self.tensors[place].copy_(mean)
         values = memoryview(records[first_rank])[count:]
         for place in self._firsts:
-            buffer = self.tensors[place]
-            nbytes = buffer.numel() * buffer.element_size()
-            if place in changed and nbytes:
+            if records[first_rank][place] & 2:  # else it keeps its value
+                buffer = self.tensors[place]
+                nbytes = buffer.numel() * buffer.element_size()
                 raw = torch.frombuffer(bytearray(values[:nbytes]), dtype=torch.uint8)
                 buffer.copy_(raw.view(buffer.dtype).view(buffer.shape))
-            values = values[nbytes:]
+                values = values[nbytes:]
 
     def _current(self, place: int) -> Tensor:
         _, owner, key = self._places[place]

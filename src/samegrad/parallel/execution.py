@@ -18,13 +18,14 @@ __all__ = ["as_recipe_says"]
 def as_recipe_says(recipe: Recipe, device: torch.device) -> Iterator[None]:
     """Computes with the recipe's threads and, where it is exact, with operations that repeat their bits.
 
-    Everything is put back afterwards. On CUDA an operation without a deterministic kernel raises TrainingError.
+    Everything is put back afterwards. On CUDA, and on the CPU with several threads, an operation
+    without a deterministic kernel raises TrainingError.
     """
     threads = torch.get_num_threads()
     if threads != recipe.threads:
         torch.set_num_threads(recipe.threads)
     try:
-        if device.type == "cuda" and recipe.exact:
+        if recipe.exact and (device.type == "cuda" or recipe.threads > 1):
             with _deterministic():
                 yield
         else:

@@ -93,6 +93,7 @@ class GradientSum:
                         f"parameter {name} has a sparse gradient, which has no fixed order of additions; make it dense "
                         f"(Embedding(..., sparse=False))"
                     )
+            value = [None if gradient is None else _alone(gradient) for gradient in value]
         self._set_gradients([None] * len(self._parameters))
         self._running.add(shard, value, with_sibling=self._with_sibling)
 
@@ -113,7 +114,7 @@ class GradientSum:
             for _, value in self._running.values():
                 self._set_gradients(value)
             return
-        used = [any(record[position] for record in records) for position in range(len(self._parameters))]
+        used = [any(flags) for flags in zip(*records, strict=True)]
         if self._own is None:
             self._sum.run(present, self._private)
             self._set_gradients([view if is_used else None for view, is_used in zip(self._views, used, strict=True)])
@@ -166,7 +167,8 @@ class GradientSum:
         for position, parameter in enumerate(self._parameters):
             if parameter.requires_grad and position not in self._watched:
                 self._watched.add(position)
-                parameter.register_post_accumulate_grad_hook(_Watcher(self))
+                handle = parameter.register_post_accumulate_grad_hook(_Watcher(self))
+                weakref.finalize(self, handle.remove)  # a model outlives the trainers it had
 
     def _has_hooks_of_others(self) -> bool:
         """Whether somebody else is told of gradients, who would see those of two shards as one."""
@@ -177,6 +179,16 @@ class GradientSum:
         """Called by a watcher that was last called in the backward `seen`; returns the present one."""
         self._twice |= self._with_sibling and seen == self._backward
         return self._backward
+
+
+def _alone(gradient: Tensor) -> Tensor:
+    """`gradient`, or a copy if somebody else sees its memory: from here on it is added to in place.
+
+    Autograd hands out views of one memory as gradients of several parameters (of u and v in `u + v.view(8)`), and what
+    a user's function returns may be a view of something of theirs.
+    """
+    owners = torch._C._storage_Use_Count(gradient.untyped_storage()._cdata)  # the gradient, and the object just made
+    return gradient if owners <= 2 else gradient.clone(memory_format=torch.preserve_format)
 
 
 def _flat(tensor: Tensor) -> Tensor:
@@ -190,7 +202,7 @@ class _Watcher:
     __slots__ = ("_seen", "_sum")
 
     def __init__(self, gradients: GradientSum) -> None:
-        self._sum = weakref.ref(gradients)  # a model outlives the trainers it had
+        self._sum = weakref.ref(gradients)
         self._seen = 0
 
     def __call__(self, _: Tensor) -> None:

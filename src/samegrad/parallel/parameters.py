@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +16,9 @@ from samegrad.parallel.layout import FlatLayout, aligned
 __all__ = ["compare_models", "owners", "replicate", "share"]
 
 
-def compare_models(model: nn.Module, group: Group) -> None:
-    """Raises ConfigurationError on all ranks alike if their models differ in names, shapes or dtypes."""
-    entries = [
-        f"{kind} {name} {list(tensor.shape)} {tensor.dtype} {tensor.requires_grad}"
-        for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers()))
-        for name, tensor in named
-    ]
+def compare_models(model: nn.Module, group: Group, settings: Sequence[str] = ()) -> None:
+    """Raises ConfigurationError on all ranks alike if their `settings` or their models differ (names, shapes, ...)."""
+    entries = [*settings, *_entries(model)]
     digests = group.gather(hashlib.sha256("\n".join(entries).encode()).digest())
     if len(set(digests)) == 1:
         return
@@ -32,9 +28,16 @@ def compare_models(model: nn.Module, group: Group) -> None:
     first, second = (text + ["nothing"] * (length - len(text)) for text in (texts[0], texts[other]))
     a, b = next(pair for pair in zip(first, second, strict=True) if pair[0] != pair[1])
     raise ConfigurationError(
-        f"the ranks made different models: rank 0 has {a or 'nothing'} where rank {other} has {b or 'nothing'}. Build "
-        f"the same model on every rank"
+        f"the ranks made different trainers: rank 0 has {a or 'nothing'} where rank {other} has {b or 'nothing'}. Make "
+        f"the same one on every rank"
     )
+
+
+def _entries(model: nn.Module) -> Iterator[str]:
+    for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, tensor in named:
+            frozen = "" if tensor.requires_grad or kind == "buffer" else " frozen"
+            yield f"{kind} {name} {list(tensor.shape)} {tensor.dtype} strides {tensor.stride()}{frozen}"
 
 
 def replicate(model: nn.Module, group: Group) -> None:
@@ -42,6 +45,8 @@ def replicate(model: nn.Module, group: Group) -> None:
     tensors = [*model.parameters(), *model.buffers()]
     with torch.no_grad():
         for tensor in tensors:
+            if any(stride == 0 and length > 1 for length, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+                tensor.data = tensor.data.contiguous()  # expanded: several elements were one, and could not be written
             tensor.data = aligned(tensor.data)
         group.broadcast([tensor.data for tensor in tensors])
 

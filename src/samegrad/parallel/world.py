@@ -21,7 +21,7 @@ class World:
     """This process is `rank` of `size`, computes on `device`, and talks to the others through `group`.
 
     devices: the name of every rank's device, by rank.
-    host: the same ranks as a group that shares memory; None if they do not all live on one host.
+    host: the same ranks as a group that shares memory of the host; None if there is one rank only.
     """
 
     rank: int

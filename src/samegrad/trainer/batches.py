@@ -31,6 +31,12 @@ class BatchedDataset(Protocol):
 
 def dataset_length(dataset: Any) -> int:
     """The number of examples of a map-style data set; ConfigurationError if it has none or no length."""
+    if not hasattr(dataset, "__getitem__") and not isinstance(dataset, BatchedDataset):
+        advice = "; of a DataLoader give its data set (.dataset), since the recipe decides batches and order"
+        raise ConfigurationError(
+            f"a data set needs a length and examples by number (__len__ and __getitem__); {type(dataset).__name__} has "
+            f"no __getitem__" + (advice if hasattr(dataset, "dataset") else "")
+        )
     try:
         length = len(dataset)
     except TypeError as error:

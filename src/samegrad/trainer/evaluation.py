@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from samegrad.errors import ConfigurationError
 from samegrad.keys import generator_key
+from samegrad.parallel.buffers import KeptBuffers
 from samegrad.parallel.generators import seed_generators
 from samegrad.parallel.world import World
 from samegrad.recipe import Recipe
@@ -27,7 +28,7 @@ from samegrad.trainer.step import Weight, to_device
 __all__ = ["UNIT", "evaluate"]
 
 UNIT = 256
-"""Examples that are computed together; fixed, since the shape of a batch may change bits."""
+"""Examples that are computed together, at most; fewer if the minibatch has fewer. The shape may change bits."""
 
 
 def evaluate(
@@ -44,15 +45,16 @@ def evaluate(
     length = dataset_length(dataset)
     if metrics is not None and "loss" in metrics:
         raise ConfigurationError("evaluate: a metric must not be called 'loss', as the mean loss itself is; rename it")
-    units = -(-length // UNIT)
+    unit_size = min(UNIT, recipe.batch_size)
+    units = -(-length // unit_size)
     names: list[str] | None = None if metrics is None else ["loss", *metrics]
     rows: list[float] = []  # for each unit of this rank: what it counts, its examples, its summed loss and metrics
     modes = [(module, module.training) for module in model.modules()]
-    buffers = _Buffers(model)  # some change theirs in evaluation mode, which each unit sees as it was
+    buffers = KeptBuffers(model)  # some change theirs in evaluation mode, which each unit sees as it was
     model.eval()
     try:
         for unit in even(units, world.size)[world.rank]:
-            indices = torch.arange(unit * UNIT, min((unit + 1) * UNIT, length))
+            indices = torch.arange(unit * unit_size, min((unit + 1) * unit_size, length))
             X, y = to_device(fetch(dataset, indices, recipe, epoch=0), device)
             seed_generators(generator_key(recipe.seed, "evaluate", unit), device)
             with torch.no_grad():
@@ -68,27 +70,7 @@ def evaluate(
         for module, was_training in modes:  # each by itself: a part may be frozen in evaluation mode
             module.training = was_training
         buffers.put_back()
-        seed_generators(generator_key(recipe.seed, "evaluated"), device)
     return _combine(world, names, rows)
-
-
-class _Buffers:
-    """The buffers of `model` as they are now."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._kept = [
-            (owner, key, buffer, buffer.clone())
-            for owner in model.modules()
-            for key, buffer in owner._buffers.items()
-            if buffer is not None
-        ]
-
-    def put_back(self) -> None:
-        """Gives them their values again."""
-        with torch.no_grad():
-            for owner, key, buffer, value in self._kept:
-                owner._buffers[key] = buffer
-                buffer.copy_(value)
 
 
 def _combine(world: World, names: list[str] | None, rows: list[float]) -> dict[str, float]:

@@ -26,7 +26,7 @@ def share_parameters(model: nn.Module, world: World) -> list[list[int]] | None:
     return homes.owners(shared, world.size)
 
 
-def check_optimizer(optimizer: object, model: nn.Module) -> torch.optim.Optimizer:
+def check_optimizer(optimizer: object, model: nn.Module, update: str) -> torch.optim.Optimizer:
     """`optimizer`, if it is one that can train `model`; else raises ConfigurationError."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigurationError(
@@ -36,6 +36,12 @@ def check_optimizer(optimizer: object, model: nn.Module) -> torch.optim.Optimize
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ConfigurationError(
             "LBFGS needs the loss several times in a step, which a step over shards does not offer"
+        )
+    if update == "owner" and not type(optimizer).__module__.startswith("torch.optim"):
+        raise ConfigurationError(
+            f"update='owner' needs an optimizer that updates each parameter from its own gradient alone, as those of "
+            f"torch.optim do; of {type(optimizer).__module__}.{type(optimizer).__name__} that is not known. Use "
+            f"update='replicated'"
         )
     known = set(map(id, model.parameters()))
     foreign = sum(id(parameter) not in known for group in optimizer.param_groups for parameter in group["params"])

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from samegrad.parallel.buffers import KeptBuffers
 from samegrad.parallel.execution import as_recipe_says
 from samegrad.shards import even
 from samegrad.trainer.batches import dataset_length, fetch
@@ -28,7 +29,7 @@ _PROBE = 4  # examples; few enough that no model takes long for them
 
 
 def shard_cost(
-    trainer: Trainer, loss: Callable[[Any, Any], Tensor], dataset: Any, budget_s: float = 0.3
+    trainer: Trainer, loss: Callable[[Any, Any], Tensor], dataset: Any, budget_s: float = 0.6
 ) -> float | None:
     """How many times as long the shards of this rank take as the same examples in one piece; None if not measured.
 
@@ -70,15 +71,12 @@ def shard_cost(
 @contextlib.contextmanager
 def _put_back(model: nn.Module) -> Iterator[None]:
     """Training mode within; afterwards mode and buffers are those of before, and no parameter has a gradient."""
-    was_training, buffers = model.training, list(model.buffers())
-    before = [buffer.clone() for buffer in buffers]
+    was_training, buffers = model.training, KeptBuffers(model)
     model.train()
     try:
         yield
     finally:
-        with torch.no_grad():
-            for buffer, value in zip(buffers, before, strict=True):
-                buffer.copy_(value)
+        buffers.put_back()
         model.train(was_training)
         model.zero_grad(set_to_none=True)
 

@@ -21,12 +21,14 @@ from samegrad.parallel.clipping import clip_gradients
 from samegrad.parallel.generators import seed_generators
 from samegrad.parallel.gradients import GradientSum, GradientTwice
 from samegrad.parallel.layout import aligned
-from samegrad.parallel.nested import count_examples, map_tensors
+from samegrad.parallel.nested import map_tensors
 from samegrad.parallel.world import World
 from samegrad.recipe import Recipe
 from samegrad.shards import Node, leaves_of, subtrees, tree_sum
 
 __all__ = ["ShardedStep", "Weight", "to_device"]
+
+_POSITION = struct.Struct("<qqdd")  # epoch, step, and the parts of the minibatch that the first and last shard are
 
 Weight = Callable[[Any, Any], "Tensor | float"]
 """Takes inputs and targets of a shard; returns what its mean loss counts (examples, tokens, valid targets)."""
@@ -34,7 +36,12 @@ Weight = Callable[[Any, Any], "Tensor | float"]
 
 def to_device(batch: Any, device: torch.device) -> Any:
     """Every tensor of `batch` on `device`, starting at a boundary."""
-    return map_tensors(lambda tensor: aligned(tensor.to(device, non_blocking=True)), batch)
+    # A copy from a GPU to the host must have ended before it is read; the other way, the GPU sees to that.
+    return map_tensors(lambda tensor: aligned(tensor.to(device, non_blocking=device.type == "cuda")), batch)
+
+
+def _first_present(fractions: Sequence[float | None]) -> int:
+    return next(shard for shard, fraction in enumerate(fractions) if fraction is not None)
 
 
 class ShardedStep:
@@ -82,18 +89,17 @@ class ShardedStep:
         if not total > 0:
             raise TrainingError(f"epoch {epoch}, step {step}: the weights of all shards are 0; nothing to learn from")
         fractions = [weight / total if weight > 0 else None for weight in weights]
-        first = next(shard for shard, fraction in enumerate(fractions) if fraction is not None)
         while True:
             try:
-                losses = self._compute(epoch, step, fractions, first, batches.__getitem__ if batches else get)
+                losses = self._compute(epoch, step, sizes, fractions, batches.__getitem__ if batches else get)
                 break
             except GradientTwice:
-                self._buffers.enter()  # the next try starts from where this one did
+                self._buffers.put_back()  # the next try starts from where this one did
                 continue
         # What is drawn from here on, by the optimizer or between steps, must not depend on which shard this rank
         # computed last; also where the step fails.
         seed_generators(generator_key(self._recipe.seed, "after", epoch, step), self._device)
-        mean = self._exchange(epoch, step, losses, fractions, first)
+        mean = self._exchange(epoch, step, losses, fractions)
         self._update()
         return mean, total
 
@@ -115,13 +121,14 @@ class ShardedStep:
         self,
         epoch: int,
         step: int,
+        sizes: Sequence[int],
         fractions: Sequence[float | None],
-        first: int,
         get: Callable[[int], tuple[Any, Any]],
     ) -> list[float]:
         """Forward and backward of this rank's shards; their losses, by shard (0.0 elsewhere)."""
         self._gradients.begin()
         self._buffers.begin()
+        first = _first_present(fractions)
         losses: dict[int, Tensor] = {}
         for shard in self._cut[self._world.rank]:
             fraction = fractions[shard]
@@ -133,7 +140,7 @@ class ShardedStep:
                     losses[shard] = self._forward_backward(epoch, step, shard, fraction, batch)
                 except Exception as error:
                     where = f"epoch {epoch}, step {step}, shard {shard} of {len(fractions)} (counted from 0)"
-                    error.add_note(f"in {where}, which holds {count_examples(batch)} examples")
+                    error.add_note(f"in {where}, which holds {sizes[shard]} examples")
                     raise
             self._gradients.leave(shard, fraction is None)
             self._buffers.leave(shard, fraction, shard == first)
@@ -154,24 +161,35 @@ class ShardedStep:
         (loss if fraction == 1.0 else loss * fraction).backward()
         return loss.detach()
 
-    def _exchange(
-        self, epoch: int, step: int, losses: Sequence[float], fractions: Sequence[float | None], first: int
-    ) -> float:
+    def _exchange(self, epoch: int, step: int, losses: Sequence[float], fractions: Sequence[float | None]) -> float:
         """Makes gradients and buffers those of the minibatch on every rank; returns the mean loss."""
         used = self._gradients.record()
-        record = struct.pack(f"<{len(losses)}d?", *losses, self._stop_wanted()) + used + self._buffers.record()
-        records = self._world.group.gather(record)
+        here = _POSITION.pack(epoch, step, *(fraction or 0.0 for fraction in (fractions[0], fractions[-1])))
+        record = here + struct.pack(f"<{len(losses)}d?", *losses, self._stop_wanted()) + used + self._buffers.record()
+        records = self._check_positions(self._world.group.gather(record))
         start = len(losses) * 8 + 1
         self.stop_agreed = any(record[start - 1] for record in records)
         losses = self._by_shard(records)
         self._check_losses(epoch, step, losses)
         present = {node for node in self._nodes if self._is_present(node, fractions)}
         self._gradients.finish([record[start : start + len(used)] for record in records], present)
-        first_rank = next(rank for rank, part in enumerate(self._cut) if first in part)
+        first_rank = next(rank for rank, part in enumerate(self._cut) if _first_present(fractions) in part)
         self._buffers.finish([record[start + len(used) :] for record in records], present, first_rank)
         return tree_sum(
             None if fraction is None else fraction * loss for loss, fraction in zip(losses, fractions, strict=True)
         )
+
+    def _check_positions(self, records: Sequence[bytes]) -> list[bytes]:
+        """The records without the positions they begin with, which must be the same."""
+        positions = [_POSITION.unpack_from(record) for record in records]
+        for rank, (epoch, step, *_) in enumerate(positions):
+            if positions[rank] != positions[0]:
+                raise TrainingError(
+                    f"rank 0 is in epoch {positions[0][0]}, step {positions[0][1]}, but rank {rank} is in epoch "
+                    f"{epoch}, step {step}, or has a minibatch of another size or weight; all ranks must make the same "
+                    f"calls with the same data"
+                )
+        return [record[_POSITION.size :] for record in records]
 
     def _is_present(self, node: Node, fractions: Sequence[float | None]) -> bool:
         return any(fractions[leaf] is not None for leaf in leaves_of(node, len(fractions)))
@@ -180,7 +198,7 @@ class ShardedStep:
         for shard, loss in enumerate(losses):
             if not math.isfinite(loss):
                 self._gradients.begin()
-                self._buffers.enter()
+                self._buffers.put_back()
                 raise NonFiniteLoss(
                     f"the loss is {loss} in epoch {epoch}, step {step}, shard {shard} of {len(losses)} (all counted "
                     f"from 0); the parameters are those of the step before. A smaller learning rate, or clip_norm, "

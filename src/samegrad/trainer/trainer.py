@@ -10,15 +10,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+import samegrad.shards as tree
 from samegrad.errors import ConfigurationError
 from samegrad.parallel import parameters as homes
 from samegrad.parallel.execution import as_recipe_says
 from samegrad.parallel.fingerprint import fingerprint
+from samegrad.parallel.generators import kept_generators
 from samegrad.parallel.nested import count_examples, cut
 from samegrad.parallel.world import current_world
 from samegrad.recipe import Recipe
 from samegrad.shards import even
-from samegrad.shards import shares as _shares
 from samegrad.trainer.batches import dataset_length, epoch_order, fetch
 from samegrad.trainer.evaluation import evaluate
 from samegrad.trainer.keeper import Keeper
@@ -45,8 +46,8 @@ class Trainer:
     weight: takes inputs and targets of some examples, returns what their mean loss counts: tokens, say, or targets that
         are not masked. By default the number of examples. The gradient is that of the weighted mean over the minibatch.
     update: "replicated": every rank updates its own copy of all parameters. "owner": the CPU workers of a host share
-        them and each updates some; the same bits, with less memory traffic. Code that changes parameters in place
-        outside the optimizer would then act once per rank.
+        them and each updates some: the same bits, with less memory traffic, for optimizers of torch.optim. Code that
+        changes parameters in place outside the optimizer would then act once per rank.
     shares: how fast each rank is; it gets shards in proportion. Equal by default; the result does not depend on it.
 
     All ranks make the same calls in the same order. Raises ConfigurationError for what cannot work.
@@ -65,7 +66,7 @@ class Trainer:
     ) -> None:
         self.recipe = Recipe() if recipe is None else recipe
         self.world = current_world()
-        self.cut = _shares(self.recipe.shards, self.world.size, shares)
+        self.cut = tree.shares(self.recipe.shards, self.world.size, shares)
         if update not in ("replicated", "owner"):
             raise ConfigurationError(f"update must be 'replicated' or 'owner'; got {update!r}")
         launched = self.world.size > 1 or self.world.device.type != "cpu"
@@ -73,10 +74,10 @@ class Trainer:
         self.device = self.world.device if launched or first is None else first.device
         self.model = model.to(self.device)
         self._loss, self._weight = loss, weight
-        homes.compare_models(model, self.world.group)
+        homes.compare_models(model, self.world.group, [f"recipe {self.recipe}", f"cut {self.cut}", f"update {update}"])
         homes.replicate(model, self.world.group)
         owned_by = share_parameters(self.model, self.world) if update == "owner" else None
-        self.optimizer = check_optimizer(optimizer(model.parameters()), model)
+        self.optimizer = check_optimizer(optimizer(model.parameters()), model, update)
         self._step = ShardedStep(
             model,
             loss,
@@ -108,7 +109,9 @@ class Trainer:
     def step(self, X: Any, y: Any) -> float:
         """One step on the global minibatch (X, y), given to every rank alike; returns its mean loss before the update.
 
-        X and y may have any structure; each tensor in them holds one row per example.
+        X and y may have any structure; each tensor in them holds one row per example. The model stays in the mode it
+        is in (`fit` puts it into training mode). Afterwards the global generators of Python, NumPy and torch are seeded
+        from the recipe and the step, alike on every rank.
         """
         self._keeper.check()
         total = count_examples((X, y))
@@ -209,8 +212,9 @@ class Trainer:
             "accuracy" where outputs are scores of classes and targets are classes.
 
         The model is in evaluation mode meanwhile. The result has the same bits for any number of ranks.
+        At most 256 examples are computed together, and no more than a minibatch has. Global generators are left alone.
         """
-        with as_recipe_says(self.recipe, self.device):
+        with as_recipe_says(self.recipe, self.device), kept_generators(self.device):
             return evaluate(
                 self.model, self._loss, dataset, metrics, self._weight, self.recipe, self.world, self.device
             )

@@ -1,7 +1,7 @@
 """Messages between the launcher, the server that forks workers, and the workers: a kind, a rank and a payload.
 
 They travel over socket pairs that are inherited by our own child processes and exist nowhere in the file system, so
-both ends are ours: this is the one place where objects are pickled.
+both ends are ours: only what comes this way is unpickled.
 """
 
 from __future__ import annotations
