@@ -22,7 +22,7 @@ setup: $(VENV)/.installed ## Install the package with everything for development
 lint: $(VENV)/.installed ## Check format, style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(CODE)
+	$(BIN)/mypy $(CODE) || $(BIN)/mypy --no-incremental $(CODE)  # it has crashed when its cache was cold
 
 format: $(VENV)/.installed ## Rewrite the code in the project's format
 	$(BIN)/ruff format .

@@ -1,5 +1,7 @@
 """The concise way: a ResNet-18 on all devices of this machine, with any loss and any optimizer of torch.
 
+One epoch, which takes a minute or two on two CPU cores and is only the start of learning.
+
 python examples/concise.py
 """
 

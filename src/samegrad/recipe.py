@@ -14,6 +14,8 @@ from samegrad.errors import ConfigurationError
 
 __all__ = ["Recipe"]
 
+_BOUNDS = {"batch_size": (1, 1 << 40), "shards": (1, 1 << 16), "seed": (0, 1 << 128), "threads": (1, 1024)}
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -39,10 +41,12 @@ class Recipe:
     exact: bool = True
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("shards", 1), ("seed", 0), ("threads", 1)):
+        for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ConfigurationError(f"recipe: {name} must be a whole number of at least {least}; got {value!r}")
+            if value > most:
+                raise ConfigurationError(f"recipe: {name} must be at most {most}; got {value}")
         clip = self.clip_norm
         is_number = isinstance(clip, int | float) and not isinstance(clip, bool)
         if clip is not None and not (is_number and 0 < clip < float("inf")):

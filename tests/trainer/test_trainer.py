@@ -845,3 +845,30 @@ def test_a_trainer_that_is_let_go_leaves_no_hooks() -> None:
         del trainer
         gc.collect()
     assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
+
+
+def test_parameters_that_are_changed_in_forward_are_an_error() -> None:
+    """Each rank would change its own copy by its own shards only."""
+    model = nn.Sequential(nn.Embedding(9, 4, max_norm=0.5), nn.Flatten(), nn.Linear(8, 2))
+    trainer = Trainer(model, F.cross_entropy, sgd, Recipe(batch_size=8))
+    X = torch.arange(16).reshape(8, 2) % 9
+    with pytest.raises(TrainingError, match=r"parameter 0\.weight was changed in place while shard 0 was computed"):
+        trainer.step(X, torch.zeros(8, dtype=torch.int64))
+
+
+def test_parameters_that_were_replaced_are_an_error() -> None:
+    model = small_model()
+    trainer = Trainer(model, F.cross_entropy, sgd, Recipe(batch_size=8))
+    model.extra = nn.Parameter(torch.ones(1))
+    with pytest.raises(TrainingError, match="replaced, added or removed after the Trainer was made: extra"):
+        trainer.step(torch.ones(8, 6), torch.zeros(8, dtype=torch.int64))
+
+
+def test_a_buffer_may_be_assigned_between_steps() -> None:
+    model = small_model()
+    model.register_buffer("scale", torch.tensor(1.0))
+    trainer = Trainer(model, F.cross_entropy, sgd, Recipe(batch_size=8))
+    trainer.step(torch.ones(8, 6), torch.zeros(8, dtype=torch.int64))
+    model.scale = torch.tensor(5.0)
+    trainer.step(torch.ones(8, 6), torch.zeros(8, dtype=torch.int64))
+    assert float(model.scale) == 5.0

@@ -6,6 +6,7 @@ ended by SIGTERM.
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from typing import Annotated, NoReturn
@@ -51,6 +52,9 @@ def _start(
 def run(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command line on `arguments` (those of the process if None) and exits."""
     words = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no × shall show ?
     try:
         app(args=words, prog_name="samegrad")
     except Exception as error:

@@ -70,10 +70,18 @@ class ShardBuffers:
         self._first: dict[int, Tensor] = {}
 
     def begin(self) -> None:
-        """Remembers the buffers as they are at the start of a step."""
+        """Remembers the buffers as they are at the start of a step, also those that were assigned since the last."""
+        for place, (name, _, _) in enumerate(self._places):
+            now, before = self._current(place), self.tensors[place]
+            if now is not before and (now.shape != before.shape or now.dtype != before.dtype):
+                raise TrainingError(
+                    f"buffer {name} was {list(before.shape)} {before.dtype} when the Trainer was made; now it is "
+                    f"{list(now.shape)} {now.dtype}. Make a new Trainer"
+                )
+            self.tensors[place] = now
         self._start = [buffer.clone() for buffer in self.tensors]
-        place = None if self._sum is None else self._slot_views
-        self._running = RunningSum(self._held, self._leaves, place)
+        views = None if self._sum is None else self._slot_views
+        self._running = RunningSum(self._held, self._leaves, views)
         self._changed, self._touched, self._first = set(), set(), {}
 
     def enter(self) -> None:

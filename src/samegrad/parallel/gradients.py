@@ -187,6 +187,7 @@ def _alone(gradient: Tensor) -> Tensor:
     Autograd hands out views of one memory as gradients of several parameters (of u and v in `u + v.view(8)`), and what
     a user's function returns may be a view of something of theirs.
     """
+    gradient = gradient.resolve_conj().resolve_neg()
     owners = torch._C._storage_Use_Count(gradient.untyped_storage()._cdata)  # the gradient, and the object just made
     return gradient if owners <= 2 else gradient.clone(memory_format=torch.preserve_format)
 

@@ -13,12 +13,16 @@ from samegrad.executors import Group
 from samegrad.executors.shared_memory import SharedMemoryGroup
 from samegrad.parallel.layout import FlatLayout, aligned
 
-__all__ = ["compare_models", "owners", "replicate", "share"]
+__all__ = ["compare", "compare_models", "owners", "replicate", "share"]
 
 
 def compare_models(model: nn.Module, group: Group, settings: Sequence[str] = ()) -> None:
     """Raises ConfigurationError on all ranks alike if their `settings` or their models differ (names, shapes, ...)."""
-    entries = [*settings, *_entries(model)]
+    compare([*settings, *_entries(model)], group)
+
+
+def compare(entries: Sequence[str], group: Group) -> None:
+    """Raises ConfigurationError on all ranks alike if their `entries` differ; the first that does is named."""
     digests = group.gather(hashlib.sha256("\n".join(entries).encode()).digest())
     if len(set(digests)) == 1:
         return
@@ -45,8 +49,9 @@ def replicate(model: nn.Module, group: Group) -> None:
     tensors = [*model.parameters(), *model.buffers()]
     with torch.no_grad():
         for tensor in tensors:
-            if any(stride == 0 and length > 1 for length, stride in zip(tensor.shape, tensor.stride(), strict=True)):
-                tensor.data = tensor.data.contiguous()  # expanded: several elements were one, and could not be written
+            dense = torch.empty_like(tensor.data)
+            if dense.stride() != tensor.stride():  # it has gaps, or was expanded: several elements were one
+                tensor.data = dense.copy_(tensor.data)
             tensor.data = aligned(tensor.data)
         group.broadcast([tensor.data for tensor in tensors])
 

@@ -97,6 +97,8 @@ class TrainJob:
             raise ConfigurationError(f"--keep: expected a whole number of at least 1; got {self.keep!r}")
         if self.save_every is not None and self.out is None:
             raise ConfigurationError("--save-every needs a folder to save into: give --out DIR")
+        if self.out == "":
+            raise ConfigurationError("--out: expected the name of a folder; got an empty name")
         _ = self.recipe
 
     @property

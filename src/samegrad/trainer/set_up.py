@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import torch
 from torch import nn
 
@@ -9,7 +11,7 @@ from samegrad.errors import ConfigurationError
 from samegrad.parallel import parameters as homes
 from samegrad.parallel.world import World
 
-__all__ = ["check_optimizer", "share_parameters"]
+__all__ = ["check_optimizer", "optimizer_entries", "share_parameters"]
 
 
 def share_parameters(model: nn.Module, world: World) -> list[list[int]] | None:
@@ -26,8 +28,24 @@ def share_parameters(model: nn.Module, world: World) -> list[list[int]] | None:
     return homes.owners(shared, world.size)
 
 
-def check_optimizer(optimizer: object, model: nn.Module, update: str) -> torch.optim.Optimizer:
-    """`optimizer`, if it is one that can train `model`; else raises ConfigurationError."""
+def optimizer_entries(optimizer: torch.optim.Optimizer) -> list[str]:
+    """What must be the same on every rank: the kind of optimizer and the settings of each group of parameters."""
+    groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    return [f"optimizer {type(optimizer).__name__} {group}" for group in groups]
+
+
+def check_optimizer(
+    maker: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer], model: nn.Module, update: str
+) -> torch.optim.Optimizer:
+    """The optimizer that `maker` makes, if it is one that can train `model`; else raises ConfigurationError."""
+    if next(iter(model.parameters()), None) is None:
+        raise ConfigurationError(f"the model ({type(model).__name__}) has no parameters, so there is nothing to train")
+    if isinstance(maker, torch.optim.Optimizer) or not callable(maker):
+        raise ConfigurationError(
+            f"optimizer must be a function that takes the parameters and returns a torch.optim.Optimizer, such as "
+            f"lambda parameters: torch.optim.SGD(parameters, lr=0.1); got {type(maker).__name__}"
+        )
+    optimizer: object = maker(model.parameters())
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigurationError(
             f"optimizer must be a function that takes the parameters and returns a torch.optim.Optimizer; it returned "

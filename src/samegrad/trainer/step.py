@@ -82,6 +82,7 @@ class ShardedStep:
         Returns the mean loss of the minibatch and what it counts (the number of examples, or the sum of the weights).
         Raises NonFiniteLoss on all ranks alike, with parameters and buffers as they were before the step.
         """
+        self._check_same_parameters()
         held = self._cut[self._world.rank]
         batches = {shard: get(shard) for shard in held if sizes[shard]} if self._weight is not None else None
         weights = list(map(float, sizes)) if batches is None else self._gather_weights(epoch, step, batches)
@@ -130,6 +131,7 @@ class ShardedStep:
         self._buffers.begin()
         first = _first_present(fractions)
         losses: dict[int, Tensor] = {}
+        versions = [parameter._version for parameter in self._parameters]
         for shard in self._cut[self._world.rank]:
             fraction = fractions[shard]
             self._gradients.enter(shard)
@@ -142,9 +144,30 @@ class ShardedStep:
                     where = f"epoch {epoch}, step {step}, shard {shard} of {len(fractions)} (counted from 0)"
                     error.add_note(f"in {where}, which holds {sizes[shard]} examples")
                     raise
+                self._check_unchanged(versions, shard)
             self._gradients.leave(shard, fraction is None)
             self._buffers.leave(shard, fraction, shard == first)
         return [float(losses[shard]) if shard in losses else 0.0 for shard in range(self._recipe.shards)]
+
+    def _check_same_parameters(self) -> None:
+        """Raises TrainingError if the model has other parameters than the optimizer and the exchange know of."""
+        now = list(self._model.parameters())
+        if len(now) != len(self._parameters) or any(a is not b for a, b in zip(now, self._parameters, strict=True)):
+            known = set(map(id, self._parameters))
+            new = [name for name, parameter in self._model.named_parameters() if id(parameter) not in known]
+            raise TrainingError(
+                f"parameters of the model were replaced, added or removed after the Trainer was made"
+                f"{': ' + ', '.join(new) if new else ''}. Make a new Trainer, or change values in place"
+            )
+
+    def _check_unchanged(self, versions: Sequence[int], shard: int) -> None:
+        for version, (name, parameter) in zip(versions, self._model.named_parameters(), strict=True):
+            if parameter._version != version:
+                raise TrainingError(
+                    f"parameter {name} was changed in place while shard {shard} was computed (Embedding(max_norm=...) "
+                    f"does so, or clamping in forward). Each rank would change its own copy by its own shards, and the "
+                    f"copies would differ; change parameters between steps, alike on every rank"
+                )
 
     def _forward_backward(self, epoch: int, step: int, shard: int, fraction: float, batch: tuple[Any, Any]) -> Tensor:
         X, y = to_device(batch, self._device)
@@ -201,8 +224,8 @@ class ShardedStep:
                 self._buffers.put_back()
                 raise NonFiniteLoss(
                     f"the loss is {loss} in epoch {epoch}, step {step}, shard {shard} of {len(losses)} (all counted "
-                    f"from 0); the parameters are those of the step before. A smaller learning rate, or clip_norm, "
-                    f"often helps; if not, look at the examples of this shard"
+                    f"from 0); the parameters are those of the step before. A smaller learning rate, or a recipe with "
+                    f"clip_norm, often helps; if not, look at the examples of this shard"
                 )
 
     def _update(self) -> None:

@@ -27,7 +27,7 @@ from samegrad.trainer.metrics import Metric
 from samegrad.trainer.position import Position
 from samegrad.trainer.reports import EpochReport, OnEpoch, OnStep, StepReport
 from samegrad.trainer.saving import OnSave, Saving
-from samegrad.trainer.set_up import check_optimizer, share_parameters
+from samegrad.trainer.set_up import check_optimizer, optimizer_entries, share_parameters
 from samegrad.trainer.state import Remembered, TrainingState
 from samegrad.trainer.step import ShardedStep, Weight
 from samegrad.workers import stop_wanted
@@ -77,7 +77,8 @@ class Trainer:
         homes.compare_models(model, self.world.group, [f"recipe {self.recipe}", f"cut {self.cut}", f"update {update}"])
         homes.replicate(model, self.world.group)
         owned_by = share_parameters(self.model, self.world) if update == "owner" else None
-        self.optimizer = check_optimizer(optimizer(model.parameters()), model, update)
+        self.optimizer = check_optimizer(optimizer, model, update)
+        homes.compare(optimizer_entries(self.optimizer), self.world.group)
         self._step = ShardedStep(
             model,
             loss,
