@@ -161,8 +161,9 @@ class ShardedStep:
             )
 
     def _check_unchanged(self, versions: Sequence[int], shard: int) -> None:
-        for version, (name, parameter) in zip(versions, self._model.named_parameters(), strict=True):
+        for version, parameter in zip(versions, self._parameters, strict=True):  # for every shard: no walk of the model
             if parameter._version != version:
+                name = next(name for name, known in self._model.named_parameters() if known is parameter)
                 raise TrainingError(
                     f"parameter {name} was changed in place while shard {shard} was computed (Embedding(max_norm=...) "
                     f"does so, or clamping in forward). Each rank would change its own copy by its own shards, and the "
