@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from samegrad import __version__
+from samegrad.cli.bench import bench
 from samegrad.cli.train import HELP, Debug, train
 from samegrad.errors import SamegradError
 
@@ -28,6 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.command(help=HELP)(train)
+app.add_typer(bench, name="bench")
 
 
 def _show_version(wanted: bool) -> None:
@@ -56,7 +58,7 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no × shall show ?
     try:
-        app(args=words, prog_name="samegrad")
+        app(args=words, prog_name="samegrad", obj=words)
     except Exception as error:
         if "--debug" in words:
             traceback.print_exc()

@@ -1,0 +1,28 @@
+"""The table of experiments. Needs no torch: an experiment's module is imported when it is run."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from samegrad.bench.result import Result
+
+__all__ = ["EXPERIMENTS", "Experiment"]
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """summary: one line for the list of experiments. module: its name within `samegrad.bench`; has `run`."""
+
+    summary: str
+    module: str
+
+    def load(self) -> Callable[..., Result]:
+        """The module's `run(progress, ...)`: takes a `Progress` and the experiment's own options, by name."""
+        run: Callable[..., Result] = importlib.import_module(f"samegrad.bench.{self.module}").run
+        return run
+
+
+EXPERIMENTS: Mapping[str, Experiment] = {}
+"""Name on the command line -> experiment."""

@@ -1,0 +1,76 @@
+"""What a person sees of an experiment: a bar while it runs, then title, table, what it shows, and conditions."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from samegrad.bench import EXPERIMENTS, Experiment, Result
+from samegrad.bench.drawing import check_plot, write_plot
+
+__all__ = ["list_experiments", "show_experiment"]
+
+
+def list_experiments(experiments: Mapping[str, Experiment]) -> None:
+    """Prints the names with what they are about."""
+    console = Console(highlight=False)
+    table = Table.grid(padding=(0, 2))
+    for name, experiment in experiments.items():
+        table.add_row(Text(name, style="cyan"), experiment.summary)
+    console.print(table)
+    console.print("\nsamegrad bench NAME runs one, samegrad bench NAME --help tells its options.", style="dim")
+
+
+def show_experiment(
+    name: str, options: Mapping[str, Any], plot: Path | None, as_json: bool, command: Sequence[str]
+) -> None:
+    """Runs the experiment `name` with its own `options`; prints the result, as JSON on stdout if `as_json`.
+
+    command: the words after `samegrad` that asked for it, which are part of the conditions.
+    """
+    if plot is not None:
+        check_plot(plot)
+    console = Console(stderr=as_json, highlight=False)
+    result = _run(name, options, Console(stderr=True))
+    result = replace(result, conditions={"command": shlex.join(["samegrad", *command]), **result.conditions})
+    if as_json:
+        print(json.dumps({"experiment": name, **result.to_json()}))
+    else:
+        _print(console, result)
+    if plot is not None:
+        write_plot(result, plot)
+        console.print(f"plot        {plot}", style="cyan", soft_wrap=True)
+
+
+def _run(name: str, options: Mapping[str, Any], console: Console) -> Result:
+    """The result of the experiment; there is a bar meanwhile, if `console` is a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TimeElapsedColumn())
+    shown = console.is_terminal and not console.is_dumb_terminal
+    with Progress(*columns, console=console, transient=True, expand=True, disable=not shown) as bar:
+        task = bar.add_task(f"bench {name}: starting", total=1.0)
+        run = EXPERIMENTS[name].load()
+        return run(lambda what, done: bar.update(task, description=f"bench {name}: {what}", completed=done), **options)
+
+
+def _print(console: Console, result: Result) -> None:
+    table = Table(title=result.title, title_justify="left", title_style="bold")
+    for column, cells in zip(result.columns, zip(*result.rows, strict=True), strict=True):
+        numbers = all(cell is None or isinstance(cell, int | float) for cell in cells)
+        table.add_column(column.name, justify="right" if numbers else "left", overflow="fold")
+    for row in result.texts():
+        table.add_row(*map(Text, row))
+    console.print(table)
+    console.print()
+    console.print(Text(result.shows, style="bold"))
+    console.print()
+    for condition, value in result.conditions.items():
+        console.print(Text.assemble((f"{condition:<12}", "cyan"), str(value)), soft_wrap=True)
