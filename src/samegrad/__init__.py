@@ -25,7 +25,16 @@ if TYPE_CHECKING:
         split_batch,
     )
     from samegrad.recipe import Recipe
-    from samegrad.trainer import EpochReport, SaveReport, Saving, StepReport, Trainer, accuracy
+    from samegrad.trainer import (
+        EpochReport,
+        SaveReport,
+        Saving,
+        StepReport,
+        Trainer,
+        accuracy,
+        scaled_rate,
+        warmup,
+    )
     from samegrad.workers import launch
 
 __version__ = "0.1.0"
@@ -48,7 +57,9 @@ __all__ = [
     "launch",
     "models",
     "replicate_parameters",
+    "scaled_rate",
     "split_batch",
+    "warmup",
 ]
 
 _HOMES = {
@@ -56,7 +67,9 @@ _HOMES = {
     "errors": ["SamegradError"],
     "recipe": ["Recipe"],
     "parallel": ["allreduce", "current_world", "devices", "fingerprint", "replicate_parameters", "split_batch"],
-    "trainer": ["EpochReport", "SaveReport", "Saving", "StepReport", "Trainer", "accuracy"],
+    "trainer": [
+        *("EpochReport", "SaveReport", "Saving", "StepReport", "Trainer", "accuracy", "scaled_rate", "warmup"),
+    ],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

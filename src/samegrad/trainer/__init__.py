@@ -9,12 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from samegrad.trainer.learning_rate import scaled_rate
     from samegrad.trainer.metrics import accuracy
     from samegrad.trainer.reports import EpochReport, StepReport
     from samegrad.trainer.saving import SaveReport, Saving
     from samegrad.trainer.trainer import Trainer
+    from samegrad.trainer.warm_up import warmup
 
-__all__ = ["EpochReport", "SaveReport", "Saving", "StepReport", "Trainer", "accuracy"]
+__all__ = ["EpochReport", "SaveReport", "Saving", "StepReport", "Trainer", "accuracy", "scaled_rate", "warmup"]
 
 _HOME_OF = {
     "EpochReport": "reports",
@@ -23,6 +25,8 @@ _HOME_OF = {
     "StepReport": "reports",
     "Trainer": "trainer",
     "accuracy": "metrics",
+    "scaled_rate": "learning_rate",
+    "warmup": "warm_up",
 }
 
 

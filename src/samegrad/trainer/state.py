@@ -149,8 +149,8 @@ def _compare_names(theirs: set[str], ours: set[str]) -> None:
     if theirs != ours:
         raise ConfigurationError(
             f"resume: the checkpoint holds the state of {', '.join(sorted(theirs)) or 'nothing'} besides model and "
-            f"optimizer; here {', '.join(sorted(ours)) or 'nothing'} is remembered. Call trainer.remember(name, "
-            f"object) for the same names before resume"
+            f"optimizer; here {', '.join(sorted(ours)) or 'nothing'} is remembered. Make the Trainer with "
+            f"the same scheduler, and call trainer.remember(name, object) for the same names, before resume"
         )
 
 

@@ -1,7 +1,7 @@
 """One training step: the shards of a minibatch on their ranks, the exchange, the update.
 
 The way of a gradient: forward and backward of each shard alone, its gradients added to the running subtree
-(`GradientSum`), the exchange along the tree (the group's `TreeSum`), `.grad`, clipping, the optimizer.
+(`GradientSum`), the exchange along the tree (the group's `TreeSum`), `.grad`, clipping, the optimizer, its scheduler.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from samegrad.errors import NonFiniteLoss, TrainingError
 from samegrad.keys import generator_key
@@ -49,6 +50,7 @@ class ShardedStep:
 
     owned_by: the positions of the parameters that each rank updates, if they are shared; None if everyone updates all.
     stop_wanted: asked in each step; `stop_agreed` is true after a step in which it was so on some rank.
+    scheduler: stepped after every step of the optimizer.
     """
 
     def __init__(
@@ -63,8 +65,9 @@ class ShardedStep:
         weight: Weight | None,
         owned_by: Sequence[Sequence[int]] | None,
         stop_wanted: Callable[[], bool] = lambda: False,
+        scheduler: LRScheduler | None = None,
     ) -> None:
-        self._model, self._loss, self._optimizer = model, loss, optimizer
+        self._model, self._loss, self._optimizer, self._scheduler = model, loss, optimizer, scheduler
         self._recipe, self._world, self._device = recipe, world, device
         self._cut, self._weight, self._owned_by = cut, weight, owned_by
         self._stop_wanted, self.stop_agreed = stop_wanted, False
@@ -233,5 +236,7 @@ class ShardedStep:
         if self._recipe.clip_norm is not None:
             clip_gradients(self._parameters, self._recipe.clip_norm, self._world.group, self._owned_by)
         self._optimizer.step()
+        if self._scheduler is not None:  # also where this rank owns none of the parameters that were updated
+            self._scheduler.step()
         if self._owned_by is not None and self._world.host is not None:
             self._world.host.counters.barrier()  # nobody reads a parameter before its owner has updated it

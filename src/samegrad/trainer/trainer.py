@@ -27,6 +27,7 @@ from samegrad.trainer.metrics import Metric
 from samegrad.trainer.position import Position
 from samegrad.trainer.reports import EpochReport, OnEpoch, OnStep, StepReport
 from samegrad.trainer.saving import OnSave, Saving
+from samegrad.trainer.scheduling import MakeScheduler, kind_of, make_scheduler, scheduler_entries
 from samegrad.trainer.set_up import check_optimizer, optimizer_entries, share_parameters
 from samegrad.trainer.state import Remembered, TrainingState
 from samegrad.trainer.step import ShardedStep, Weight
@@ -43,6 +44,8 @@ class Trainer:
     loss: takes outputs and targets of some examples, returns their mean loss, one number.
     optimizer: takes the parameters, returns a `torch.optim.Optimizer` over all or some of them.
     recipe: all that determines the result; Recipe() if None.
+    scheduler: takes the optimizer, returns a scheduler of `torch.optim.lr_scheduler` for it. It is stepped once after
+        each step of the optimizer, so its numbers count steps, not epochs. Checkpoints hold its state.
     weight: takes inputs and targets of some examples, returns what their mean loss counts: tokens, say, or targets that
         are not masked. By default the number of examples. The gradient is that of the weighted mean over the minibatch.
     update: "replicated": every rank updates its own copy of all parameters. "owner": the CPU workers of a host share
@@ -60,6 +63,7 @@ class Trainer:
         optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
         recipe: Recipe | None = None,
         *,
+        scheduler: MakeScheduler | None = None,
         weight: Weight | None = None,
         update: Literal["replicated", "owner"] = "replicated",
         shares: Sequence[float] | None = None,
@@ -78,7 +82,9 @@ class Trainer:
         homes.replicate(model, self.world.group)
         owned_by = share_parameters(self.model, self.world) if update == "owner" else None
         self.optimizer = check_optimizer(optimizer, model, update)
-        homes.compare(optimizer_entries(self.optimizer), self.world.group)
+        self.scheduler = make_scheduler(scheduler, self.optimizer)
+        entries = [*optimizer_entries(self.optimizer), *scheduler_entries(self.scheduler)]
+        homes.compare(entries, self.world.group)
         self._step = ShardedStep(
             model,
             loss,
@@ -90,10 +96,13 @@ class Trainer:
             weight,
             owned_by,
             lambda: self._stop or stop_wanted(),
+            self.scheduler,
         )
         parameters = list(model.parameters())
         own = None if owned_by is None else {id(parameters[place]) for place in owned_by[self.world.rank]}
         self._keeper = Keeper(TrainingState(model, self.optimizer, self.recipe, self.world, own))
+        if self.scheduler is not None:
+            self.remember(kind_of(self.scheduler), self.scheduler)
         self.position = Position()
         self.stopped = False
         self._stop = False
@@ -180,9 +189,10 @@ class Trainer:
         self._stop = True
 
     def remember(self, name: str, thing: Remembered) -> None:
-        """Makes `thing` part of every checkpoint, and has `resume` put it back: a scheduler, say; alike on all ranks.
+        """Makes `thing` part of every checkpoint, and has `resume` put it back; alike on all ranks.
 
-        It needs `state_dict()` and `load_state_dict(state)`; that of rank 0 is saved.
+        It needs `state_dict()` and `load_state_dict(state)`; that of rank 0 is saved. `scheduler` needs
+        no such call.
         """
         self._keeper.remembered[name] = thing
 
