@@ -19,7 +19,18 @@ from samegrad.errors import NonFiniteLoss, WorkerFailed
 # A new option changes this list, and so gets a second look.
 TRAIN_OPTIONS = [
     *("--model", "--data", "--data-dir"),
-    *("--batch-size", "--shards", "--lr", "--optimizer", "--epochs", "--seed", "--threads"),
+    *(
+        "--batch-size",
+        "--shards",
+        "--lr",
+        "--lr-rule",
+        "--base-batch-size",
+        "--warmup-epochs",
+        "--optimizer",
+        "--epochs",
+        "--seed",
+        "--threads",
+    ),
     *("--devices", "--shares", "--update"),
     *("--out", "--save-every", "--keep", "--resume", "--json", "--debug"),
 ]
@@ -72,6 +83,10 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--shares", "2;1"], "'--shares': '2;1' is not a list of numbers such as 2,1"),
         (["--lr", "-1"], "'--lr': -1.0 is not a positive number"),
         (["--lr", "nan"], "'--lr': nan is not a positive number"),
+        (["--lr-rule", "cube"], "'--lr-rule': 'cube' is not one of none, linear, sqrt"),
+        (["--base-batch-size", "0"], "'--base-batch-size'"),
+        (["--warmup-epochs", "-1"], "'--warmup-epochs'"),
+        (["--warmup-epochs", "nan"], "'--warmup-epochs'"),
         (["--epochs", "0"], "'--epochs'"),
         (["--save-every", "0"], "'--save-every': '0' is neither a number of steps of at least 1 nor epoch"),
         (["--save-every", "often"], "'--save-every': 'often' is neither"),
@@ -100,6 +115,8 @@ def test_what_cannot_be_understood_has_exit_code_2(
         (["--devices", "cpu:2", "--shares", "1,2,3"], "shares need 2 positive numbers"),
         (["--devices", "cpu:2", "--shares", "1,-2"], "shares need 2 positive numbers"),
         (["--save-every", "epoch"], "--save-every needs a folder to save into: give --out DIR"),
+        (["--warmup-epochs", "1"], "--warmup-epochs has a part only where a rule scales the learning rate"),
+        (["--lr-rule", "sqrt", "--warmup-epochs", "16"], "--warmup-epochs: expected a number from 0 to 15, the epochs"),
         (["--resume", "/nowhere"], "/nowhere: expected a folder with a checkpoint"),
     ],
 )

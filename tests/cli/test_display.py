@@ -25,6 +25,10 @@ HEADER: dict[str, Any] = {
     "shard_cost": 1.04,
     "optimizer": "sgd",
     "lr": 0.2,
+    "lr_rule": "none",
+    "base_batch_size": 256,
+    "warmup_epochs": 0.0,
+    "scaled_lr": 0.2,
     "batch_size": 32,
     "epochs": 2,
     "epochs_done": 0.0,
@@ -54,6 +58,30 @@ def test_the_header_says_what_runs_where(capsys: pytest.CaptureFixture[str]) -> 
     ):
         assert part in text
     assert "warning" not in text
+
+
+@pytest.mark.parametrize(
+    ("changed", "part"),
+    [
+        (
+            {"lr_rule": "linear", "scaled_lr": 0.8, "warmup_epochs": 1.0},
+            "lr 0.2 × 4 (linear rule: batch 1024 / 256) = 0.8, warm-up over 1 epoch, batch 1024,",
+        ),
+        (
+            {"lr_rule": "sqrt", "scaled_lr": 0.4, "warmup_epochs": 2.5},
+            "lr 0.2 × 2 (square root rule: root of batch 1024 / 256) = 0.4, warm-up over 2.5 epochs,",
+        ),
+        ({"lr_rule": "linear", "scaled_lr": 0.8}, "lr 0.2 × 4 (linear rule: batch 1024 / 256) = 0.8, batch 1024,"),
+        (
+            {"lr_rule": "linear", "scaled_lr": 0.025, "batch_size": 32, "warmup_epochs": 1.0},
+            "lr 0.2 × 0.125 (linear rule: batch 32 / 256) = 0.025, without warm-up, since the rate is not raised",
+        ),
+    ],
+)
+def test_the_header_says_what_became_of_the_rate(
+    changed: dict[str, Any], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert part in header(capsys, **{"batch_size": 1024, **changed})
 
 
 @pytest.mark.parametrize(

@@ -98,9 +98,11 @@ def test_killed_at_any_moment_it_goes_on_from_what_was_saved(fingerprint: str, t
 
 def test_what_contradicts_the_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
     start_and_signal(tmp_path, signal.SIGINT)
-    refused = train("--resume", tmp_path, "--lr", "0.3", "--seed", "0", "--model", "lenet", "--devices", "cpu:1")
+    options = ["--lr", "0.3", "--seed", "0", "--model", "lenet", "--lr-rule", "linear", "--warmup-epochs", "20"]
+    refused = train("--resume", tmp_path, *options, "--devices", "cpu:1")
     assert refused.returncode == 1
     assert "otherwise: --model lenet (the checkpoint has mlp), --lr 0.3 (the checkpoint has 0.02)" in refused.stderr
+    assert "--lr-rule linear (the checkpoint has none), --warmup-epochs 20.0 (the checkpoint has 0.0)" in refused.stderr
     assert "--seed" not in refused.stderr  # it is that of the checkpoint
     assert "--batch-size" not in refused.stderr  # the default is another one, but nobody asked for it
 

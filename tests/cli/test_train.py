@@ -27,7 +27,22 @@ EPOCHS = 2
 FILES_OF_CHECKPOINT = [f"checkpoint-00000016.{ending}" for ending in ("json", "safetensors", "state.safetensors")]
 REPORT_FIELDS = {
     *("fingerprint", "test_accuracy", "test_loss", "train_loss", "epochs", "seconds_per_epoch", "samples_per_second"),
-    *("model", "data", "examples", "batch_size", "shards", "lr", "optimizer", "seed", "threads", "update"),
+    *(
+        "model",
+        "data",
+        "examples",
+        "batch_size",
+        "shards",
+        "lr",
+        "lr_rule",
+        "base_batch_size",
+        "warmup_epochs",
+        "scaled_lr",
+        "optimizer",
+        "seed",
+        "threads",
+        "update",
+    ),
     *("devices", "world_size", "cores", "samegrad_version", "torch_version", "python_version", "platform"),
     *("weights", "start_up_seconds"),
 }

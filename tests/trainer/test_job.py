@@ -29,6 +29,17 @@ def test_the_learning_rate_suits_the_optimizer_unless_one_is_given(optimizer: st
     assert TrainJob(optimizer=optimizer, lr=0.5).learning_rate == 0.5
 
 
+@pytest.mark.parametrize(("rule", "rate"), [("none", 0.1), ("linear", 0.4), ("sqrt", 0.2)])
+def test_the_rate_is_scaled_by_the_batch(rule: Any, rate: float) -> None:
+    job = TrainJob(lr=0.1, lr_rule=rule, batch_size=128, base_batch_size=32 if rule != "none" else 256)
+    assert (job.learning_rate, job.scaled_rate) == (0.1, rate)
+
+
+def test_how_the_rate_is_scaled_belongs_to_the_checkpoint() -> None:
+    rates: dict[str, Any] = {"lr_rule": "linear", "base_batch_size": 64, "warmup_epochs": 0.5}
+    assert TrainJob(**rates).lasting().items() >= rates.items()
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -39,6 +50,12 @@ def test_the_learning_rate_suits_the_optimizer_unless_one_is_given(optimizer: st
         ({"epochs": 0}, "--epochs"),
         ({"lr": 0.0}, "--lr: expected a positive number"),
         ({"lr": float("nan")}, "--lr: expected a positive number"),
+        ({"lr_rule": "cube"}, "--lr-rule: expected one of none, linear, sqrt; got 'cube'"),
+        ({"lr_rule": "sqrt", "base_batch_size": 0}, "--base-batch-size: expected a whole number of at least 1; got 0"),
+        ({"lr_rule": "sqrt", "warmup_epochs": -0.5}, "--warmup-epochs: expected a number from 0 to 15, .*; got -0.5"),
+        ({"lr_rule": "sqrt", "warmup_epochs": 3, "epochs": 2}, "--warmup-epochs: expected a number from 0 to 2, .* 3"),
+        ({"warmup_epochs": 1.0}, "--warmup-epochs has a part only where .*; got --lr-rule none"),
+        ({"base_batch_size": 64}, "--base-batch-size has a part only where .*; got --lr-rule none"),
         ({"batch_size": 4}, "--batch-size, --shards"),
         ({"seed": -1}, "seed"),
     ],

@@ -185,9 +185,24 @@ def _too_many_workers(record: dict[str, Any]) -> str | None:
 
 def _training_text(record: dict[str, Any]) -> str:
     return (
-        f"{record['optimizer']}, lr {record['lr']:g}, batch {record['batch_size']}, "
+        f"{record['optimizer']}, {_rate_text(record)}, batch {record['batch_size']}, "
         f"{_counted(record['epochs'], 'epoch')}, seed {record['seed']}"
     )
+
+
+def _rate_text(record: dict[str, Any]) -> str:
+    rate, rule, scaled = f"lr {record['lr']:g}", record["lr_rule"], record["scaled_lr"]
+    if rule == "none":
+        return rate
+    ratio = f"batch {record['batch_size']} / {record['base_batch_size']}"
+    why = f"linear rule: {ratio}" if rule == "linear" else f"square root rule: root of {ratio}"
+    text = f"{rate} × {scaled / record['lr']:.4g} ({why}) = {scaled:.4g}"
+    if not record["warmup_epochs"]:
+        return text
+    if scaled <= record["lr"]:
+        return f"{text}, without warm-up, since the rate is not raised"
+    warmup = f"{record['warmup_epochs']:g} epoch{'' if record['warmup_epochs'] == 1 else 's'}"
+    return f"{text}, warm-up over {warmup}"
 
 
 def _epochs_text(record: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from samegrad.cli import INTERRUPTED
 from samegrad.cli.resuming import given_options, resumed
 from samegrad.data import DATA
 from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, UPDATES, SaveEvery, TrainJob, Update
+from samegrad.trainer.learning_rate import RATE_RULES, RateRule
 
 __all__ = ["HELP", "Debug", "train"]
 
@@ -129,6 +130,32 @@ def train(
             rich_help_panel=_RECIPE,
         ),
     ] = None,
+    lr_rule: Annotated[
+        str,
+        typer.Option(
+            help="What a larger batch makes of the rate: none: nothing; linear: rate × batch size / base batch size; "
+            "sqrt: rate × the square root of that. The number of devices has no part in it.",
+            metavar="NAME",
+            callback=_one_of(RATE_RULES),
+            rich_help_panel=_RECIPE,
+        ),
+    ] = _DEFAULT.lr_rule,
+    base_batch_size: Annotated[
+        int,
+        typer.Option(
+            help="The batch size that --lr suits, for --lr-rule.", metavar="N", min=1, rich_help_panel=_RECIPE
+        ),
+    ] = _DEFAULT.base_batch_size,
+    warmup_epochs: Annotated[
+        float,
+        typer.Option(
+            help="Let the rate grow from --lr to the scaled one over so many epochs, step by step; parts of one count, "
+            "too.",
+            metavar="N",
+            min=0,
+            rich_help_panel=_RECIPE,
+        ),
+    ] = _DEFAULT.warmup_epochs,
     optimizer: Annotated[
         str,
         typer.Option(
@@ -232,6 +259,9 @@ def train(
         batch_size=batch_size,
         shards=shards,
         lr=lr,
+        lr_rule=cast(RateRule, lr_rule),
+        base_batch_size=base_batch_size,
+        warmup_epochs=warmup_epochs,
         optimizer=optimizer,
         epochs=epochs,
         seed=seed,
@@ -240,10 +270,11 @@ def train(
         update=cast(Update, update),
         out=out,
         keep=keep,
+        resume=resume,
     )
     every = _parse_save_every(save_every)
     if resume is not None:
-        job = resumed(replace(job, resume=resume, out=out or resume, save_every=every), given_options(context))
+        job = resumed(replace(job, out=out or resume, save_every=every), given_options(context))
     else:
         job = replace(job, save_every=every)
     from samegrad.cli.training import run_training

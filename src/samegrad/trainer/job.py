@@ -16,6 +16,7 @@ from samegrad.data import DATA
 from samegrad.errors import ConfigurationError
 from samegrad.recipe import Recipe
 from samegrad.trainer.checkpoint_files import find_checkpoint, read_record
+from samegrad.trainer.learning_rate import RATE_RULES, RateRule, scaled_rate
 from samegrad.trainer.packing import unpack
 
 __all__ = [
@@ -52,6 +53,7 @@ REMEMBERED = "job"
 
 _LASTING = (
     *("model", "data", "data_dir", "batch_size", "shards", "lr", "optimizer", "epochs", "seed", "threads"),
+    *("lr_rule", "base_batch_size", "warmup_epochs"),
     *("save_every", "keep"),
 )
 
@@ -61,6 +63,8 @@ class TrainJob:
     """One training run; its fields are plain JSON values, checked when it is made.
 
     batch_size, shards, seed, threads: those of the `recipe`. lr: None means that of `LEARNING_RATES`.
+    lr_rule, base_batch_size: see `scaled_rate`. warmup_epochs: over how many epochs the rate grows from `lr` to the
+        scaled one; may be a fraction.
     data_dir: a folder with the files of the data set; None where it is not read from files, or for the default folder.
     shares: how fast each device is, in the order of the devices; None for equal ones.
     out: the folder for metrics and checkpoints; None to write nothing.
@@ -73,6 +77,9 @@ class TrainJob:
     batch_size: int = 32
     shards: int = 8
     lr: float | None = None
+    lr_rule: RateRule = "none"
+    base_batch_size: int = 256
+    warmup_epochs: float = 0.0
     optimizer: str = "sgd"
     epochs: int = 15
     seed: int = 0
@@ -86,13 +93,16 @@ class TrainJob:
 
     def __post_init__(self) -> None:
         choices = (("model", MODEL_NAMES), ("data", DATA), ("optimizer", LEARNING_RATES), ("update", UPDATES))
-        for name, known in choices:
+        for name, known in (*choices, ("lr_rule", RATE_RULES)):
             if getattr(self, name) not in known:
-                raise ConfigurationError(f"--{name}: expected one of {', '.join(known)}; got {getattr(self, name)!r}")
+                option, value = name.replace("_", "-"), getattr(self, name)
+                raise ConfigurationError(f"--{option}: expected one of {', '.join(known)}; got {value!r}")
         if not isinstance(self.epochs, int) or self.epochs < 1:
             raise ConfigurationError(f"--epochs: expected a whole number of at least 1; got {self.epochs!r}")
         if not 0 < self.learning_rate < math.inf:
             raise ConfigurationError(f"--lr: expected a positive number; got {self.lr!r}")
+        if self.resume is None:  # else it was checked when the run was begun
+            self._check_scaling()
         if self.keep < 1:
             raise ConfigurationError(f"--keep: expected a whole number of at least 1; got {self.keep!r}")
         if self.save_every is not None and self.out is None:
@@ -110,6 +120,28 @@ class TrainJob:
     def learning_rate(self) -> float:
         """`lr`, or the one that suits the optimizer."""
         return LEARNING_RATES[self.optimizer] if self.lr is None else self.lr
+
+    @property
+    def scaled_rate(self) -> float:
+        """The learning rate of the optimizer: `learning_rate`, scaled by `lr_rule`."""
+        return scaled_rate(self.learning_rate, self.batch_size, self.base_batch_size, self.lr_rule)
+
+    def _check_scaling(self) -> None:
+        if not isinstance(self.base_batch_size, int) or self.base_batch_size < 1:
+            raise ConfigurationError(
+                f"--base-batch-size: expected a whole number of at least 1; got {self.base_batch_size!r}"
+            )
+        if not 0 <= self.warmup_epochs <= self.epochs:
+            raise ConfigurationError(
+                f"--warmup-epochs: expected a number from 0 to {self.epochs}, the epochs of the run; got "
+                f"{self.warmup_epochs:g}"
+            )
+        if self.lr_rule == "none" and (self.warmup_epochs > 0 or self.base_batch_size != 256):
+            option = "--warmup-epochs" if self.warmup_epochs > 0 else "--base-batch-size"
+            raise ConfigurationError(
+                f"{option} has a part only where a rule scales the learning rate; got --lr-rule none. Give --lr-rule "
+                f"linear or sqrt as well, or leave {option} out"
+            )
 
     def lasting(self) -> dict[str, Any]:
         """The fields that a checkpoint of this job holds: all but those which may be others when it is resumed."""

@@ -32,12 +32,15 @@ from samegrad.parallel.world import World, current_world
 from samegrad.shards import subtrees
 from samegrad.trainer.checkpoint_files import WEIGHTS, checkpoint_name
 from samegrad.trainer.job import REMEMBERED, TrainJob
+from samegrad.trainer.learning_rate import warmup_steps
 from samegrad.trainer.reports import EpochReport, StepReport
 from samegrad.trainer.run_files import MetricsFile, read_metrics
 from samegrad.trainer.saving import Saving
+from samegrad.trainer.scheduling import MakeScheduler
 from samegrad.trainer.shard_cost import shard_cost
 from samegrad.trainer.start_up import postpone_compiler
 from samegrad.trainer.trainer import Trainer
+from samegrad.trainer.warm_up import warmup
 from samegrad.workers import report
 from samegrad.workers.devices import usable_cores
 
@@ -56,7 +59,7 @@ def run(job: TrainJob) -> dict[str, Any]:
     if world.rank == 0:
         report({"event": "loading", "data": job.data})
     split = _load(job, world)
-    trainer = _make_trainer(job, world, split.train.classes)
+    trainer = _make_trainer(job, world, split)
     trainer.remember(REMEMBERED, _JobState(job))
     if job.resume is not None:
         trainer.resume(job.resume)
@@ -101,11 +104,17 @@ def _load(job: TrainJob, world: World) -> data.Split:
     return data.load(job.data, folder)
 
 
-def _make_trainer(job: TrainJob, world: World, classes: int) -> Trainer:
+def _make_trainer(job: TrainJob, world: World, split: data.Split) -> Trainer:
     seed_generators(generator_key(job.seed, "init"), torch.device("cpu"))
-    model = models.build(job.model, classes)
-    update = _update(job, world)
-    return Trainer(model, F.cross_entropy, _optimizer(job), job.recipe, update=update, shares=job.shares)
+    return Trainer(
+        models.build(job.model, split.train.classes),
+        F.cross_entropy,
+        _optimizer(job),
+        job.recipe,
+        scheduler=_warm_up(job, len(split.train)),
+        update=_update(job, world),
+        shares=job.shares,
+    )
 
 
 def _update(job: TrainJob, world: World) -> Literal["replicated", "owner"]:
@@ -116,11 +125,19 @@ def _update(job: TrainJob, world: World) -> Literal["replicated", "owner"]:
 
 def _optimizer(job: TrainJob) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
     makers: Mapping[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {
-        "sgd": lambda parameters: torch.optim.SGD(parameters, lr=job.learning_rate),
-        "momentum": lambda parameters: torch.optim.SGD(parameters, lr=job.learning_rate, momentum=0.9),
-        "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=job.learning_rate),
+        "sgd": lambda parameters: torch.optim.SGD(parameters, lr=job.scaled_rate),
+        "momentum": lambda parameters: torch.optim.SGD(parameters, lr=job.scaled_rate, momentum=0.9),
+        "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=job.scaled_rate),
     }
     return makers[job.optimizer]
+
+
+def _warm_up(job: TrainJob, examples: int) -> MakeScheduler | None:
+    """From the rate that was given to the scaled one; None without one, or where the scaled one is not larger."""
+    steps = warmup_steps(job.warmup_epochs, -(-examples // job.batch_size))
+    if not steps or job.scaled_rate <= job.learning_rate:
+        return None
+    return lambda optimizer: warmup(optimizer, steps, job.learning_rate / job.scaled_rate)
 
 
 def _facts(job: TrainJob, trainer: Trainer, examples: int) -> dict[str, Any]:
@@ -134,6 +151,10 @@ def _facts(job: TrainJob, trainer: Trainer, examples: int) -> dict[str, Any]:
         "batch_size": job.batch_size,
         "shards": job.shards,
         "lr": job.learning_rate,
+        "lr_rule": job.lr_rule,
+        "base_batch_size": job.base_batch_size,
+        "warmup_epochs": job.warmup_epochs,
+        "scaled_lr": job.scaled_rate,
         "optimizer": job.optimizer,
         "seed": job.seed,
         "threads": job.threads,
