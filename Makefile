@@ -4,12 +4,12 @@ PYTHON      ?= python3
 PYTEST_ARGS ?= -n 2 --dist loadfile
 VENV        := .venv
 BIN         := $(VENV)/bin
-CODE        := src tests $(sort $(dir $(wildcard benchmarks/*.py examples/*.py)))
+CODE        := src tests docs/hooks $(sort $(dir $(wildcard benchmarks/*.py examples/*.py)))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # two installs into one .venv at a time would spoil it
-.PHONY: help quickstart setup lint format test test-all bench clean
+.PHONY: help quickstart setup lint format test test-all bench docs docs-serve clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -38,20 +38,32 @@ bench: $(VENV)/.samples ## Measure start-up and the time of a training step, bes
 	$(BIN)/python benchmarks/bench_start.py
 	$(BIN)/python benchmarks/bench_step.py
 
-clean: ## Remove caches and build output; .venv and runs stay
-	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
-	find src tests $(wildcard benchmarks examples) -type d -name __pycache__ -prune -exec rm -rf {} +
+docs: $(VENV)/.docs ## Build the documentation into site/; start with site/index.html, no network is needed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "Open site/index.html in a browser."
 
-# Three stamps. Development includes what quickstart needs, so it sets both; either order works.
+docs-serve: $(VENV)/.docs ## Show the documentation on http://127.0.0.1:8000, built anew when a file changes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
+clean: ## Remove caches and build output; .venv and runs stay
+	rm -rf build dist site .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
+	find src tests docs $(wildcard benchmarks examples) -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# Four stamps. Development includes what quickstart and docs need, so it sets theirs too; any order works.
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 	@echo "Installing samegrad and its development tools into $(VENV). With PyTorch to fetch, this takes minutes."
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $(VENV)/.samples $@
+	@touch $(VENV)/.samples $(VENV)/.docs $@
 
 $(VENV)/.samples: $(VENV)/.created pyproject.toml constraints.txt
 	@echo "Installing samegrad and its sample data into $(VENV). With PyTorch to fetch, this takes minutes."
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[samples]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "Installing samegrad and what builds its documentation into $(VENV). With PyTorch to fetch, this takes minutes."
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@
 
 $(VENV)/.created:

@@ -9,10 +9,19 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["INTERRUPTED", "main"]
+__all__ = ["EXIT_CODES", "INTERRUPTED", "main"]
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
+
+EXIT_CODES = {
+    0: "success",
+    1: "an error, which the message describes",
+    2: "a command line that cannot be understood",
+    INTERRUPTED: "ended by Ctrl-C",
+    143: "ended by SIGTERM",
+}
+"""What each exit code means."""
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,8 +1,4 @@
-"""The commands, and how each of them ends: its exit code, and one message for whoever called it.
-
-Exit codes: 0 success, 1 an error, 2 a command line that cannot be understood, 130 ended by Ctrl-C, 143
-ended by SIGTERM.
-"""
+"""The commands, and how each of them ends: its exit code, and one message for whoever called it."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from samegrad import __version__
+from samegrad.cli import EXIT_CODES
 from samegrad.cli.bench import bench
 from samegrad.cli.train import HELP, Debug, train
 from samegrad.errors import SamegradError
@@ -23,6 +20,7 @@ __all__ = ["app", "run"]
 app = typer.Typer(
     name="samegrad",
     help="Train a PyTorch model on any number of devices with the same result, bit for bit.",
+    epilog="Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()),
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
