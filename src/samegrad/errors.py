@@ -12,7 +12,8 @@
     |   +-- WorkerFailed                     the function raised in a worker; carries its traceback
     |   +-- WorkerDied (ChildProcessError)   a worker ended without an answer: killed, or it left by itself
     |   +-- PeerFailed (ConnectionError)     seen by a rank: another one failed, this one stops too
-    |   `-- PeerTimeout (TimeoutError)       seen by a rank: another one did not arrive before the deadline
+    |   +-- PeerTimeout (TimeoutError)       seen by a rank: another one did not arrive before the deadline
+    |   `-- CallMismatch                     seen by all ranks: they do not make the same calls in the same order
     `-- OutputError (OSError)                a result could not be written or read back
 
 Each class also derives from the builtin that a caller would guess. A message answers four questions: what failed,
@@ -22,6 +23,7 @@ where, what was expected and what came instead, and what to do about it. All of 
 from __future__ import annotations
 
 __all__ = [
+    "CallMismatch",
     "ConfigurationError",
     "DataCorrupt",
     "DataError",
@@ -101,6 +103,10 @@ class PeerFailed(GroupError, ConnectionError):
 
 class PeerTimeout(GroupError, TimeoutError):
     """Another rank did not arrive before the deadline."""
+
+
+class CallMismatch(GroupError):
+    """The ranks meet in an exchange, but for different operations: they do not make the same calls."""
 
 
 class OutputError(SamegradError, OSError):

@@ -57,7 +57,7 @@ def check_sum(
         return numbers(dtype, numel, 1000 * turn + 100 * flat + nodes.index(node))
 
     own_pieces: Sequence[Piece] = [] if pieces is None else pieces[group.rank]
-    total = group.tree_sum(cut, leaves, sizes)
+    total = group.tree_sum(cut, leaves, sizes, "x")
     for turn, missing in enumerate(absent):
         present = {node for node in nodes if set(leaves_of(node, leaves)) - missing}
         own = [node for node in subtrees(cut[group.rank], leaves) if node in present]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from samegrad.errors import PeerFailed, PeerTimeout
+from samegrad.errors import CallMismatch, PeerFailed, PeerTimeout
 from samegrad.executors.counters import Counters
 
 
@@ -40,32 +40,32 @@ def in_threads(functions: list[Callable[[], None]]) -> None:
 
 def test_tickets_count_up_from_one_on_each_rank_alone() -> None:
     a, b = counters(2)
-    assert [a.arrive() for _ in range(3)] == [1, 2, 3]
-    assert b.arrive() == 1
+    assert [a.arrive("x") for _ in range(3)] == [1, 2, 3]
+    assert b.arrive("x") == 1
 
 
 def test_alone_there_is_nobody_to_wait_for() -> None:
     (alone,) = counters(1, timeout_s=0.01)
-    alone.barrier()
+    alone.barrier("x")
     alone.wait(99)
 
 
 def test_a_wait_returns_at_once_when_all_have_come_as_far() -> None:
     a, b, c = counters(3, timeout_s=0.01)
-    ticket = a.arrive()
-    b.arrive()
-    c.arrive()
-    c.arrive()  # one further is as good
+    ticket = a.arrive("x")
+    b.arrive("x")
+    c.arrive("x")
+    c.arrive("x")  # one further is as good
     a.wait(ticket)
     a.wait(0)  # nothing to wait for
 
 
 def test_between_arriving_and_waiting_a_rank_holds_nobody_up() -> None:
     a, b = counters(2, timeout_s=0.01)
-    a.arrive()
-    b.barrier()
+    a.arrive("x")
+    b.barrier("x")
     with pytest.raises(PeerTimeout):
-        b.barrier()  # a has arrived once, not twice
+        b.barrier("x")  # a has arrived once, not twice
 
 
 @pytest.mark.parametrize("size", range(2, 10))
@@ -78,9 +78,9 @@ def test_what_was_written_before_a_barrier_is_read_after_it(size: int) -> None:
         def run() -> None:
             for turn in range(1, rounds + 1):
                 done[rank] = turn
-                own.barrier()
+                own.barrier("x")
                 assert done == [turn] * size
-                own.barrier()
+                own.barrier("x")
 
         return run
 
@@ -89,13 +89,15 @@ def test_what_was_written_before_a_barrier_is_read_after_it(size: int) -> None:
 
 def test_a_timeout_names_all_that_are_late_and_where_they_are() -> None:
     a, b, c, _ = counters(4, timeout_s=0.02)
-    b.arrive()
+    b.arrive("x")
     for _ in range(2):
-        a.arrive()
-        c.arrive()
+        a.arrive("x")
+        c.arrive("x")
     start = time.monotonic()
     with pytest.raises(
-        PeerTimeout, match=r"rank 0 waited 0\.02 s at exchange 2, but rank 1 is at 1, rank 3 is at 0"
+        PeerTimeout,
+        match=r"rank 0 waited 0\.02 s at 'x' \(exchange 2\), but rank 1 was last seen after 'x' \(exchange 1\), "
+        r"rank 3 was last seen before its first exchange: ",
     ) as caught:
         a.wait(2)
     assert 0.02 <= time.monotonic() - start < 5
@@ -106,14 +108,15 @@ def test_a_timeout_names_all_that_are_late_and_where_they_are() -> None:
 
 def test_a_rank_that_has_left_is_not_waited_for() -> None:
     a, b = counters(2, timeout_s=20)
-    b.arrive()
+    b.arrive("x")
     b.leave()
-    a.barrier()  # this one it came to
+    a.barrier("x")  # this one it came to
     start = time.monotonic()
     with pytest.raises(
-        PeerFailed, match="rank 0 waits for rank 1 at its exchange 2, but rank 1 has returned"
+        PeerFailed,
+        match=r"rank 0 waits for rank 1 at 'x' \(exchange 2\), but rank 1 has returned .* after 'x' \(exchange 1\)",
     ) as caught:
-        a.barrier()
+        a.barrier("x")
     assert caught.value.rank == 1
     assert time.monotonic() - start < 10  # long before the timeout
 
@@ -123,7 +126,7 @@ def test_a_rank_that_leaves_ends_the_wait_of_one_that_waits_already() -> None:
     arrived = threading.Event()
 
     def waits() -> None:
-        ticket = a.arrive()
+        ticket = a.arrive("x")
         arrived.set()
         with pytest.raises(PeerFailed, match="rank 1 has returned"):
             a.wait(ticket)
@@ -136,11 +139,12 @@ def test_a_rank_that_leaves_ends_the_wait_of_one_that_waits_already() -> None:
 
 
 def test_counters_of_two_ranks_share_no_cache_line() -> None:
-    assert Counters.nbytes(5) == 5 * 64
     memory = bytearray(Counters.nbytes(3))
     for rank in range(3):
-        Counters(memoryview(memory), rank, 3, 1.0).arrive()
-    assert [place for place, byte in enumerate(memory) if byte] == [0, 64, 128]
+        before = bytes(memory)
+        Counters(memoryview(memory), rank, 3, 1.0).arrive("x")
+        changed = {place // 64 for place, (a, b) in enumerate(zip(before, memory, strict=True)) if a != b}
+        assert {line for line in changed if line < 3} == {rank}
 
 
 def test_the_count_goes_on_where_it_is_beyond_32_bits() -> None:
@@ -148,7 +152,55 @@ def test_the_count_goes_on_where_it_is_beyond_32_bits() -> None:
     memory = bytearray(Counters.nbytes(2))
     a, b = (Counters(memoryview(memory), rank, 2, 0.01) for rank in range(2))
     a._ticket = b._ticket = 2**40
-    a.arrive()
-    b.barrier()
-    with pytest.raises(PeerTimeout, match=f"rank 0 is at {2**40 + 1}"):
-        b.barrier()
+    a.arrive("x")
+    b.barrier("x")
+    with pytest.raises(PeerTimeout, match=rf"rank 0 was last seen after 'x' \(exchange {2**40 + 1}\)"):
+        b.barrier("x")
+
+
+# Operations
+
+
+def test_ranks_that_meet_for_different_operations_are_told_all_alike() -> None:
+    ranks = counters(4)
+    for own, operation in zip(ranks, ["step 3", "evaluate", "step 3", "step 4"], strict=True):
+        own.arrive(operation)
+    for own in ranks:
+        with pytest.raises(
+            CallMismatch,
+            match=r"ranks 0, 2 are at 'step 3', rank 1 is at 'evaluate', rank 3 is at 'step 4'\. All ranks must "
+            "make the same calls in the same order",
+        ) as caught:
+            own.wait(1)
+        assert caught.value.rank == 1
+
+
+def test_operations_are_compared_at_every_ticket_that_is_waited_for() -> None:
+    """Also by a rank that comes to it late, when the other has arrived for something else meanwhile."""
+    for when in range(1, 20):
+        a, b = counters(2, timeout_s=0.01)
+        for turn in range(1, when):
+            for own in (a, b):
+                own.arrive(f"step {turn}")
+            for own in (a, b):
+                own.wait(turn)
+        a.arrive("save")
+        a.arrive("and on")
+        b.arrive("step")
+        b.arrive("and on")
+        with pytest.raises(CallMismatch, match="rank 0 is at 'save', rank 1 is at 'step'"):
+            b.wait(when)
+        with pytest.raises(CallMismatch, match="rank 0 is at 'save', rank 1 is at 'step'"):
+            a.wait(when)
+
+
+def test_a_wait_for_a_ticket_that_all_have_passed_looks_at_nothing() -> None:
+    """What they were for has been overwritten since; a sum waits so for its slots."""
+    a, b = counters(2)
+    for turn in range(30):
+        for own in (a, b):
+            own.arrive(f"step {turn}")
+        for own in (a, b):
+            own.wait(turn + 1)
+            for passed in range(turn + 1):
+                own.wait(passed)

@@ -27,7 +27,7 @@ def check_sums() -> str:
         (torch.float32, 0),
         (torch.float32, 200_000),
     ]
-    total = world.group.tree_sum(cut, 8, sizes)
+    total = world.group.tree_sum(cut, 8, sizes, "x")
     for turn, present in enumerate([set(nodes), set(nodes[1:]), {nodes[-1]}]):
         for position, node in enumerate(subtrees(cut[world.rank], 8)):
             for flat, slot in enumerate(total.slot(position)):
@@ -40,9 +40,9 @@ def check_sums() -> str:
                 for node in present
             ]
             assert bits(out[flat].cpu()) == bits(local_tree_sum(parts, 8).cpu()), (world.rank, turn, dtype, numel)
-    assert world.group.gather(b"%d" % world.rank) == [b"%d" % rank for rank in range(world.size)]
+    assert world.group.gather(b"%d" % world.rank, "x") == [b"%d" % rank for rank in range(world.size)]
     tensors = [torch.full((3,), float(world.rank), device=world.device), torch.tensor(world.rank > 0)]
-    world.group.broadcast(tensors)
+    world.group.broadcast(tensors, "x")
     assert [tensor.tolist() for tensor in tensors] == [[0.0] * 3, False]
     return type(world.group).__name__
 

@@ -31,9 +31,9 @@ def test_records_and_tensors_go_through_the_host() -> None:
     def run(host: SharedMemoryGroup) -> None:
         group = DeviceGroup(host, CPU)
         assert (group.rank, group.size) == (host.rank, 3)
-        assert group.gather(b"%d" % group.rank) == [b"0", b"1", b"2"]
+        assert group.gather(b"%d" % group.rank, "x") == [b"0", b"1", b"2"]
         tensors = [torch.full((3,), float(group.rank)), torch.tensor(group.rank > 0)]
-        group.broadcast(tensors)
+        group.broadcast(tensors, "x")
         assert [tensor.tolist() for tensor in tensors] == [[0.0, 0.0, 0.0], False]
 
     run_ranks(3, run)
@@ -44,7 +44,7 @@ def test_the_buffers_of_a_rank_are_its_own() -> None:
     cut = shares(8, 3)
 
     def run(host: SharedMemoryGroup) -> None:
-        total = DeviceGroup(host, CPU).tree_sum(cut, 8, [(torch.float32, 4)])
+        total = DeviceGroup(host, CPU).tree_sum(cut, 8, [(torch.float32, 4)], "x")
         held = subtrees(cut[host.rank], 8)
         slots = [total.slot(position)[0] for position in range(len(held))]
         for slot in slots:
@@ -52,9 +52,9 @@ def test_the_buffers_of_a_rank_are_its_own() -> None:
         out = torch.empty(4)
         total.run(set(held_nodes(cut, 8)), [out])
         assert bits(out) == bits(torch.full((4,), float(len(held_nodes(cut, 8)))))
-        host.gather(b"")
+        host.gather(b"", "x")
         out.add_(host.rank)  # nor is the sum shared
-        host.gather(b"")
+        host.gather(b"", "x")
         assert out.tolist() == [5.0 + host.rank] * 4
         assert all(slot.tolist() == [1.0] * 4 for slot in slots)
 

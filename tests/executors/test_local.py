@@ -17,8 +17,8 @@ def test_alone_a_group_keeps_what_it_has() -> None:
     group = SoloGroup()
     tensor = torch.tensor([1.0, -0.0])
     assert (group.rank, group.size) == (0, 1)
-    assert group.gather(b"record") == [b"record"]
-    group.broadcast([tensor])
+    assert group.gather(b"record", "x") == [b"record"]
+    group.broadcast([tensor], "x")
     assert bits(tensor) == bits(torch.tensor([1.0, -0.0]))
 
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from tests.executors.conformance import DTYPES, check_sum
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
+from samegrad.errors import CallMismatch
 from samegrad.executors.process_group import ProcessGroup
 from samegrad.shards import even, shares
 from samegrad.workers import context, launch
@@ -31,7 +32,7 @@ def check_everything(store: str) -> list[str]:
     )
     group = ProcessGroup(torch.device("cpu"))
     assert (group.rank, group.size) == (worker.rank, RANKS)
-    checks = [check_gather, check_broadcast, check_sums]
+    checks = [check_gather, check_broadcast, check_sums, check_operations]
     for check in checks:
         check(group)
     dist.destroy_process_group()
@@ -42,9 +43,9 @@ def check_gather(group: ProcessGroup) -> None:
     """Records of any lengths, different by rank."""
     lengths = [0, 1, 1000, 70_000]
     for turn in range(len(lengths)):
-        found = group.gather(bytes([group.rank]) * lengths[(group.rank + turn) % 4])
+        found = group.gather(bytes([group.rank]) * lengths[(group.rank + turn) % 4], "x")
         assert found == [bytes([rank]) * lengths[(rank + turn) % 4] for rank in range(RANKS)]
-    assert group.gather(b"") == [b""] * RANKS
+    assert group.gather(b"", "x") == [b""] * RANKS
 
 
 def check_broadcast(group: ProcessGroup) -> None:
@@ -61,11 +62,11 @@ def check_broadcast(group: ProcessGroup) -> None:
         torch.full((10,), rank, dtype=torch.uint8)[::2],
     ]
     strides = [tensor.stride() for tensor in tensors]
-    group.broadcast(tensors)
+    group.broadcast(tensors, "x")
     assert [tensor.stride() for tensor in tensors] == strides
     sums = [complex(tensor.sum()) for tensor in tensors]
     assert sums == [0, 0, 0, 1, 0, 3j, 0, 0]
-    group.broadcast([])
+    group.broadcast([], "x")
 
 
 def check_sums(group: ProcessGroup) -> None:
@@ -77,8 +78,21 @@ def check_sums(group: ProcessGroup) -> None:
     check_sum(group, even(3, RANKS), 3, [(torch.float32, 200_000)])
 
 
+def check_operations(group: ProcessGroup) -> None:
+    """Ranks that meet for different operations are told, all of them; sums are, where there is a way to meet before."""
+    with pytest.raises(CallMismatch, match="ranks 0, 1 are at 'step', rank 2 is at 'evaluate'"):
+        group.gather(b"abc", "evaluate" if group.rank == 2 else "step")
+    call = group.broadcast if group.rank == 2 else lambda _, operation: group.gather(b"", operation)
+    with pytest.raises(CallMismatch, match="ranks 0, 1 are at 'gather', rank 2 is at 'broadcast'"):
+        call([torch.zeros(3)], "broadcast" if group.rank == 2 else "gather")
+    met: list[str] = []
+    meeting = ProcessGroup(torch.device("cpu"), met.append)
+    check_sum(meeting, shares(8, RANKS), 8, [(torch.float32, 10)], absent=[set(), {0}])
+    assert met == ["x", "x"]
+
+
 @pytest.mark.dist
 def test_a_gloo_group_conforms(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     checked = launch(lambda: check_everything(store), devices=f"cpu:{RANKS}", timeout_s=60)
-    assert len(checked) == 3
+    assert len(checked) == 4

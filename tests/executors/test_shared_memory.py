@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import random
 import resource
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,10 @@ import torch
 from tests.executors.conformance import DTYPES, bits, check_sum, held_nodes, numbers
 from torch import Tensor
 
-from samegrad.errors import GroupError, PeerFailed, PeerTimeout
+from samegrad.errors import CallMismatch, GroupError, PeerFailed, PeerTimeout
 from samegrad.executors import local_tree_sum
 from samegrad.executors.base import FlatSizes, Piece
-from samegrad.executors.shared_memory import SharedMemoryGroup
+from samegrad.executors.shared_memory import SharedMemoryGroup, SharedTreeSum
 from samegrad.shards import even, shares, subtrees
 from samegrad.testing import run_ranks
 
@@ -41,7 +42,7 @@ def test_gather_brings_everyone_the_records_of_all(size: int) -> None:
 
     def run(group: SharedMemoryGroup) -> list[list[bytes]]:
         turns = range(len(lengths))
-        return [group.gather(record(group.rank, turn)[: lengths[(group.rank + turn) % 6]]) for turn in turns]
+        return [group.gather(record(group.rank, turn)[: lengths[(group.rank + turn) % 6]], "x") for turn in turns]
 
     for found in run_ranks(size, run):
         for turn, records in enumerate(found):
@@ -51,14 +52,14 @@ def test_gather_brings_everyone_the_records_of_all(size: int) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, BOARD - 1, BOARD, BOARD + 1, 3 * BOARD])
 def test_gather_of_equal_lengths(length: int) -> None:
-    for found in run_ranks(3, lambda group: group.gather(bytes([group.rank]) * length)):
+    for found in run_ranks(3, lambda group: group.gather(bytes([group.rank]) * length, "x")):
         assert found == [bytes([rank]) * length for rank in range(3)]
 
 
 def test_many_small_gathers_do_not_mix() -> None:
     def run(group: SharedMemoryGroup) -> None:
         for turn in range(200):
-            records = group.gather(b"%d of %d" % (turn, group.rank))
+            records = group.gather(b"%d of %d" % (turn, group.rank), "x")
             assert records == [b"%d of %d" % (turn, rank) for rank in range(group.size)]
 
     run_ranks(4, run)
@@ -90,11 +91,11 @@ def test_broadcast_gives_all_what_rank_0_has() -> None:
     def run(group: SharedMemoryGroup) -> list[Tensor]:
         own = tensors(group.rank)
         places = [tensor.data_ptr() for tensor in own]
-        group.broadcast(own)
+        group.broadcast(own, "x")
         assert [tensor.data_ptr() for tensor in own] == places
-        group.gather(b"")  # all have read before anyone writes
+        group.gather(b"", "x")  # all have read before anyone writes
         own[0].add_(group.rank)
-        group.gather(b"")
+        group.gather(b"", "x")
         return own
 
     for rank, found in enumerate(run_ranks(3, run)):
@@ -107,7 +108,7 @@ def test_broadcast_gives_all_what_rank_0_has() -> None:
 
 @pytest.mark.parametrize("tensors", [[], [torch.empty(0)]])
 def test_broadcast_of_nothing(tensors: list[Tensor]) -> None:
-    run_ranks(2, lambda group: group.broadcast(tensors))
+    run_ranks(2, lambda group: group.broadcast(tensors, "x"))
 
 
 # share
@@ -115,12 +116,12 @@ def test_broadcast_of_nothing(tensors: list[Tensor]) -> None:
 
 def test_shared_memory_is_one_and_starts_at_zero() -> None:
     def run(group: SharedMemoryGroup) -> bytes:
-        memory = group.share(1000)
+        memory = group.share(1000, "x")
         assert memory.dtype == torch.uint8
         assert not memory.any()
-        group.gather(b"")
+        group.gather(b"", "x")
         memory[group.rank :: group.size] = group.rank + 1
-        group.gather(b"")
+        group.gather(b"", "x")
         return bytes(memory.tolist())
 
     assert set(run_ranks(3, run)) == {bytes(i % 3 + 1 for i in range(1000))}
@@ -137,8 +138,8 @@ def test_nothing_is_left_open_or_mapped() -> None:
 
     def run(group: SharedMemoryGroup) -> None:
         for _ in range(5):
-            group.share(5000)
-        total = group.tree_sum(shares(8, 2), 8, [(torch.float32, 100)])
+            group.share(5000, "x")
+        total = group.tree_sum(shares(8, 2), 8, [(torch.float32, 100)], "x")
         total.slot(0)[0].zero_()
         total.run(set(held_nodes(shares(8, 2), 8)), [torch.empty(100)])
 
@@ -157,8 +158,8 @@ def test_memory_that_is_refused_is_an_error_on_all_ranks(nbytes: int, reason: st
 
     def run(group: SharedMemoryGroup) -> None:
         with pytest.raises(GroupError, match=reason):
-            group.share(nbytes)
-        group.gather(b"")  # the group is still of use
+            group.share(nbytes, "x")
+        group.gather(b"", "x")  # the group is still of use
 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 23, limits[1]))
@@ -246,7 +247,7 @@ def test_two_sums_are_alive_at_once(ranks: int) -> None:
     nodes = held_nodes(cut, 8)
 
     def run(group: SharedMemoryGroup) -> None:
-        sums = [group.tree_sum(cut, 8, [(torch.float32, 100)]) for _ in range(2)]
+        sums = [group.tree_sum(cut, 8, [(torch.float32, 100)], "x") for _ in range(2)]
         for turn in range(5):
             for position, node in enumerate(subtrees(cut[group.rank], 8)):
                 for which, total in enumerate(sums):
@@ -264,11 +265,40 @@ def test_two_sums_are_alive_at_once(ranks: int) -> None:
 
 def test_buffers_start_at_aligned_places() -> None:
     def run(group: SharedMemoryGroup) -> None:
-        total = group.tree_sum(even(8, 3), 8, [(torch.float32, 5), (torch.bfloat16, 33), (torch.float64, 1)])
+        total = group.tree_sum(even(8, 3), 8, [(torch.float32, 5), (torch.bfloat16, 33), (torch.float64, 1)], "x")
         for position in range(len(subtrees(even(8, 3)[group.rank], 8))):
             assert all(flat.data_ptr() % 64 == 0 for flat in total.slot(position))
 
     run_ranks(3, run)
+
+
+# Operations
+
+
+def test_different_exchanges_do_not_meet() -> None:
+    """Every pair of different calls on two of three ranks: an error on all of them, never another's data."""
+    cut = shares(8, 3)
+
+    def summed(group: SharedMemoryGroup, total: SharedTreeSum) -> None:
+        for position in range(len(subtrees(cut[group.rank], 8))):
+            total.slot(position)[0].zero_()
+        total.run(set(held_nodes(cut, 8)), [torch.empty(10)])
+
+    calls: dict[str, Callable[[SharedMemoryGroup, SharedTreeSum], object]] = {
+        "gather": lambda group, _: group.gather(b"", "one"),
+        "other gather": lambda group, _: group.gather(b"", "other"),
+        "broadcast": lambda group, _: group.broadcast([torch.zeros(3)], "broadcast"),
+        "share": lambda group, _: group.share(100, "share"),
+        "sum": summed,
+    }
+
+    def run(group: SharedMemoryGroup, name: str, other: str) -> None:
+        total = group.tree_sum(cut, 8, [(torch.float32, 10)], "sum")
+        with pytest.raises(CallMismatch, match=r"ranks 0, 2 are at '.*', rank 1 is at '.*'\. All ranks must make"):
+            calls[other if group.rank == 1 else name](group, total)
+
+    for name, other in itertools.permutations(calls, 2):
+        run_ranks(3, functools.partial(run, name=name, other=other))
 
 
 # Ranks as threads
@@ -276,7 +306,7 @@ def test_buffers_start_at_aligned_places() -> None:
 
 def test_values_come_by_rank() -> None:
     assert run_ranks(4, lambda group: (group.rank, group.size)) == [(rank, 4) for rank in range(4)]
-    assert run_ranks(1, lambda group: group.gather(b"x")) == [[b"x"]]
+    assert run_ranks(1, lambda group: group.gather(b"x", "x")) == [[b"x"]]
 
 
 def test_the_first_failure_is_raised_and_ends_the_waits_of_the_others() -> None:
@@ -286,7 +316,7 @@ def test_the_first_failure_is_raised_and_ends_the_waits_of_the_others() -> None:
         if group.rank == 2:
             raise ValueError("rank 2 had enough")
         try:
-            group.gather(b"")
+            group.gather(b"", "x")
         except PeerFailed as error:
             seen.append(error)
             raise
@@ -298,7 +328,7 @@ def test_the_first_failure_is_raised_and_ends_the_waits_of_the_others() -> None:
 
 def test_a_rank_that_returns_early_fails_the_others() -> None:
     with pytest.raises(PeerFailed, match="rank 0 has returned"):
-        run_ranks(2, lambda group: group.rank and group.gather(b""))
+        run_ranks(2, lambda group: group.rank and group.gather(b"", "x"))
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
@@ -309,11 +339,11 @@ def test_a_rank_that_does_not_come_is_named() -> None:
             release.wait(20)
         else:
             try:
-                group.gather(b"")
+                group.gather(b"", "x")
             finally:
                 release.set()
 
-    with pytest.raises(PeerTimeout, match=r"rank 0 waited 0\.05 s at exchange 1, but rank 1 is at 0"):
+    with pytest.raises(PeerTimeout, match=r"rank 0 waited 0\.05 s at 'x' .*, but rank 1 was last seen before"):
         run_ranks(2, run, timeout_s=0.05)
 
 

@@ -61,7 +61,7 @@ def compute(
                 shard_does(module, shard)
             buffers.leave(shard, fraction, shard == first)
         first_rank = next(rank for rank, part in enumerate(cut) if first in part)
-        buffers.finish(group.gather(buffers.record()), present, first_rank)
+        buffers.finish(group.gather(buffers.record(), "x"), present, first_rank)
     return module, state_of(module)
 
 

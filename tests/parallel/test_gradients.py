@@ -68,7 +68,7 @@ def compute(
             except GradientTwice:
                 assert twice is not None
                 twice.append(step)
-        gradients.finish(group.gather(gradients.record()), present)
+        gradients.finish(group.gather(gradients.record(), "x"), present)
         found.append([bits(parameter.grad) for parameter in model.parameters()])
     return found
 
@@ -439,12 +439,12 @@ def test_what_a_rank_does_to_its_gradients_no_other_rank_sees() -> None:
         model = make()
         compute(group, shares(LEAVES, group.size), model, mean_square)
         before = [bits(parameter.grad) for parameter in model.parameters()]
-        group.gather(b"")
+        group.gather(b"", "x")
         if group.rank == 0:
             for parameter in model.parameters():
                 assert parameter.grad is not None
                 parameter.grad.mul_(2)
-        group.gather(b"")
+        group.gather(b"", "x")
         after = [bits(parameter.grad) for parameter in model.parameters()]
         assert (after == before) == (group.rank != 0)
 

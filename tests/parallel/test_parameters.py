@@ -121,10 +121,10 @@ def test_all_get_what_rank_0_has_in_aligned_memory_of_their_own() -> None:
         assert all(a is b for a, b in zip([*model.parameters(), *model.buffers()], tensors, strict=True))
         assert all(tensor.data_ptr() % ALIGNMENT == 0 for tensor in tensors)
         found = [tensor.flatten().tolist() for tensor in tensors]
-        group.gather(b"")
+        group.gather(b"", "x")
         with torch.no_grad():
             tensors[0].fill_(-group.rank)
-        group.gather(b"")
+        group.gather(b"", "x")
         assert tensors[0].unique().tolist() == [-group.rank]
         return found
 
@@ -195,10 +195,10 @@ def test_shared_parameters_are_the_same_memory_on_all_ranks() -> None:
         assert [(p.shape, p.stride(), p.dtype) for p in torch_parameters] == kinds
         assert all(p.data_ptr() % ALIGNMENT == 0 for p in torch_parameters)
         assert [p.unique().tolist() for p in torch_parameters] == [[1.0], [2.0], [], [3.0], [4.0]]
-        group.gather(b"")
+        group.gather(b"", "x")
         with torch.no_grad():
             torch_parameters[group.rank].add_(10.0 * (group.rank + 1))
-        group.gather(b"")
+        group.gather(b"", "x")
         assert [p.unique().tolist() for p in torch_parameters] == [[11.0], [22.0], [], [3.0], [4.0]]
 
     run_ranks(2, run)

@@ -115,7 +115,7 @@ def train(configuration: Configuration, optimizer: str, update: Update) -> dict[
         "metrics": [{name: value.hex() for name, value in report.metrics.items()} for report in reports],
         "draws": draws,
     }
-    assert set(world.group.gather(repr(found).encode())) == {repr(found).encode()}, "the ranks disagree"
+    assert set(world.group.gather(repr(found).encode(), "x")) == {repr(found).encode()}, "the ranks disagree"
     return found
 
 

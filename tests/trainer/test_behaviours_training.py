@@ -6,7 +6,6 @@ tests compare what came of them with each other and with a plain loop in one pro
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import random
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from samegrad.errors import ConfigurationError, NonFiniteLoss, TrainingError
+from samegrad.errors import ConfigurationError, NonFiniteLoss
 from samegrad.parallel import current_world, fingerprint
 from samegrad.recipe import Recipe
 from samegrad.trainer import Trainer
@@ -56,7 +55,7 @@ def state_bits(optimizer: torch.optim.Optimizer) -> str:
 
 def agreed(found: Any) -> Any:
     """`found`, which all ranks must have found alike."""
-    assert len(set(current_world().group.gather(repr(found).encode()))) == 1, "the ranks disagree"
+    assert len(set(current_world().group.gather(repr(found).encode(), "x"))) == 1, "the ranks disagree"
     return found
 
 
@@ -278,9 +277,9 @@ def random_draws() -> Any:
         now["epoch"] += 1
 
     Trainer(Model(), F.mse_loss, sgd, Recipe(batch_size=16)).fit(Data(), 2, on_epoch=on_epoch)
-    return sorted(
-        entry for record in current_world().group.gather(json.dumps(seen).encode()) for entry in json.loads(record)
-    )
+    records = current_world().group.gather(json.dumps(seen).encode(), "x")
+    # The first example is looked at by every rank before they begin, and finds what it will find in the first epoch.
+    return sorted({(kind, *place, tuple(drawn)) for text in records for kind, *place, drawn in json.loads(text)})
 
 
 def few_examples() -> Any:
@@ -477,12 +476,3 @@ def test_ranks_that_disagree_are_told_at_once() -> None:
 
     with pytest.raises(ConfigurationError, match=r"rank 0 has recipe .*seed=0.* where rank 1 has recipe .*seed=1"):
         launch(other_recipe, devices="cpu:2", timeout_s=30)
-
-    def skips_a_step() -> None:
-        trainer = Trainer(nn.Linear(4, 2), F.mse_loss, sgd, Recipe(batch_size=8))
-        trainer.step(torch.ones(8, 4), torch.zeros(8, 2))
-        trainer.position = dataclasses.replace(trainer.position, step=1 + trainer.world.rank)
-        trainer.step(torch.ones(8, 4), torch.zeros(8, 2))
-
-    with pytest.raises(TrainingError, match="rank 0 is in epoch 0, step 1, but rank 1 is in epoch 0, step 2"):
-        launch(skips_a_step, devices="cpu:2", timeout_s=30)

@@ -102,7 +102,7 @@ def go_on(trainer: Trainer, stop_after: int | None = None, folder: Path | None =
         "epochs": [(report.epoch, report.examples, report.train_loss.hex(), report.metrics) for report in reports],
         "lr": [group["lr"] for group in trainer.optimizer.param_groups],
     }
-    assert set(trainer.world.group.gather(repr(found).encode())) == {repr(found).encode()}, "the ranks disagree"
+    assert set(trainer.world.group.gather(repr(found).encode(), "x")) == {repr(found).encode()}, "the ranks disagree"
     return found
 
 
@@ -418,7 +418,7 @@ def test_one_rank_asks_and_all_stop_at_the_same_step(tmp_path: Path) -> None:
                 trainer.stop()
 
         trainer.fit(data(), 2, saving=Saving(tmp_path), on_step=on_step)
-        return [json.loads(text) for text in trainer.world.group.gather(str(trainer.position.steps).encode())]
+        return [json.loads(text) for text in trainer.world.group.gather(str(trainer.position.steps).encode(), "x")]
 
     assert launch(run, devices="cpu:3") == [5, 5, 5]
     assert latest(tmp_path).stem == "checkpoint-00000005"

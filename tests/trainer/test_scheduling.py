@@ -88,7 +88,7 @@ def go_on(trainer: Trainer, stop_after: int | None = None, folder: Path | None =
     saving = None if folder is None else Saving(folder)
     trainer.fit(data(), EPOCHS - trainer.epoch, saving=saving, on_step=on_step)
     found = {"fingerprint": trainer.fingerprint(), "rates": seen}
-    assert set(current_world().group.gather(repr(found).encode())) == {repr(found).encode()}, "the ranks disagree"
+    assert set(current_world().group.gather(repr(found).encode(), "x")) == {repr(found).encode()}, "the ranks disagree"
     return found
 
 

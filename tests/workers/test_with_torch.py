@@ -120,7 +120,7 @@ def exchange(before_step: Callable[[int], None], steps: int = 3) -> None:
 
     for step in range(steps):
         before_step(step)
-        current_world().group.gather(b"")
+        current_world().group.gather(b"", f"step {step}")
 
 
 def nothing(_: int) -> None:
@@ -177,7 +177,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_step() -> None:
 def test_a_worker_that_does_not_go_on() -> None:
     error, seconds = lose(signal.SIGSTOP, exchange, timeout_s=0.5)
     assert isinstance(error, PeerTimeout)
-    assert "rank 0 waited 0.5 s at exchange" in str(error)
+    assert "rank 0 waited 0.5 s at 'step 1'" in str(error)
     assert error.rank == 1
     assert seconds < 0.5 + 4
 

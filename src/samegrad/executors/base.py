@@ -40,19 +40,23 @@ class TreeSum(Protocol):
 
 
 class Group(Protocol):
-    """The ranks that train together, seen from one of them. Every method is called by all ranks in the same order."""
+    """The ranks that train together, seen from one of them. Every method is called by all ranks in the same order.
+
+    operation: what the exchange is for, in words for a person ("step 3 of epoch 0"); the same on every rank. Ranks that
+        meet for different operations raise CallMismatch, all of them, instead of taking each other's data.
+    """
 
     rank: int
     size: int
 
-    def gather(self, record: bytes) -> list[bytes]:
+    def gather(self, record: bytes, operation: str) -> list[bytes]:
         """Every rank's `record` (of any length), by rank. Nobody returns before all have called it."""
         ...
 
-    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor], operation: str) -> None:
         """Overwrites `tensors` with those of rank 0, which must have the same dtypes and shapes."""
         ...
 
-    def tree_sum(self, cut: Sequence[range], leaves: int, sizes: FlatSizes) -> TreeSum:
+    def tree_sum(self, cut: Sequence[range], leaves: int, sizes: FlatSizes, operation: str) -> TreeSum:
         """A sum over `leaves` shards, of which rank r holds the range `cut[r]`."""
         ...

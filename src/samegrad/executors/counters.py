@@ -2,6 +2,12 @@
 
 `arrive` counts this rank's own counter up; `wait` returns when every other counter has come as far. Between the two a
 rank may work on something else. Only its owner writes a counter, so no atomic operation is needed.
+
+Beside its count each rank says what it has arrived for, in one number for each of its last tickets; they stand in the
+cache line that is read anyway, so that ranks which meet for different operations notice it for nothing.
+
+    memory of a rank:   count | tag of ticket 0, 7, 14 ... | 1, 8, 15 ... | ... | 6, 13, 20 ...      one cache line
+    behind all those:   the names of the operations, for messages, 7 of each rank
 """
 
 from __future__ import annotations
@@ -13,12 +19,14 @@ import time
 from collections.abc import Callable
 
 from samegrad.errors import PeerFailed, PeerTimeout
+from samegrad.executors.operations import NAME_BYTES, check_operations, packed_name, tag, unpacked_name
 
 __all__ = ["Counters", "HasLeft"]
 
 HasLeft = Callable[[int], bool]
 
 _STRIDE = 8  # counters lie 64 bytes apart, so that no two share a cache line
+_RECENT = _STRIDE - 1  # tickets whose operations are kept; no rank is ever that far ahead of one that it waits for
 _LEFT = 1 << 63  # set in the counter of a rank that has left the group
 _SPIN_S, _YIELD_S = 200e-6, 5e-3
 _ORDERED_STORES = platform.machine().lower() in {"x86_64", "amd64", "i686", "i386"}
@@ -36,6 +44,8 @@ class Counters:
         self, memory: memoryview, rank: int, size: int, timeout_s: float, has_left: HasLeft = lambda _: False
     ) -> None:
         self._counts = memory.cast("Q")
+        self._names = memory[size * _STRIDE * 8 :]
+        self._size = size
         self._rank = rank
         self._others = [other for other in range(size) if other != rank]
         self._timeout_s = timeout_s
@@ -43,30 +53,42 @@ class Counters:
         self._spin_s = _SPIN_S if size <= len(os.sched_getaffinity(0)) else 0.0
         self._lock = threading.Lock()
         self._ticket = 0
+        self._passed = 0  # the last ticket that all have been seen at
 
     @staticmethod
     def nbytes(size: int) -> int:
         """Bytes of memory that the counters of `size` ranks take."""
-        return size * _STRIDE * 8
+        return size * (_STRIDE * 8 + _RECENT * NAME_BYTES)
 
-    def arrive(self) -> int:
+    def arrive(self, operation: str) -> int:
         """All that this rank wrote before is visible to who waits for the ticket that is returned."""
+        ticket = self._ticket + 1
+        start = self._name_at(self._rank, ticket)
+        self._names[start : start + NAME_BYTES] = packed_name(operation)
+        self._counts[self._tag_at(self._rank, ticket)] = tag(operation)
         self._fence()
-        self._ticket += 1
-        self._counts[self._rank * _STRIDE] = self._ticket
-        return self._ticket
+        self._ticket = ticket
+        self._counts[self._rank * _STRIDE] = ticket
+        return ticket
 
     def wait(self, ticket: int) -> None:
-        """Returns when all ranks have arrived at `ticket`."""
+        """Returns when all ranks have arrived at `ticket`; raises CallMismatch if not all did so for one operation."""
+        if ticket <= self._passed:
+            return
         counts = self._counts
         for other in self._others:
             if counts[other * _STRIDE] & ~_LEFT < ticket:
                 self._wait_for(other, ticket)
         self._fence()
+        self._passed = ticket
+        own = counts[self._tag_at(self._rank, ticket)]
+        for other in self._others:
+            if counts[self._tag_at(other, ticket)] != own:
+                check_operations([self._operation(rank, ticket) for rank in range(self._size)])
 
-    def barrier(self) -> None:
+    def barrier(self, operation: str) -> None:
         """`arrive` and `wait` in one."""
-        self.wait(self.arrive())
+        self.wait(self.arrive(operation))
 
     def leave(self) -> None:
         """Tells the others that this rank will not arrive any more."""
@@ -80,8 +102,8 @@ class Counters:
             waited = time.monotonic() - start
             if count & _LEFT or (self._has_left(other) and counts[index] & ~_LEFT < ticket):
                 raise PeerFailed(
-                    f"rank {self._rank} waits for rank {other} at its exchange {ticket}, but rank {other} has returned "
-                    f"from the launched function after {count & ~_LEFT}; all ranks must make the same calls",
+                    f"rank {self._rank} waits for rank {other} at {self._place(self._rank, ticket)}, but rank {other} "
+                    f"has returned from the launched function {self._since(other)}; all ranks must make the same calls",
                     rank=other,
                 )
             if waited > self._timeout_s:
@@ -94,12 +116,30 @@ class Counters:
 
     def _time_out(self, ticket: int) -> None:
         late = [other for other in self._others if self._counts[other * _STRIDE] & ~_LEFT < ticket]
-        positions = ", ".join(f"rank {other} is at {self._counts[other * _STRIDE]}" for other in late)
+        places = ", ".join(f"rank {other} was last seen {self._since(other)}" for other in late)
         raise PeerTimeout(
-            f"rank {self._rank} waited {self._timeout_s:g} s at exchange {ticket}, but {positions}: stopped, far "
-            f"slower, or not making the same calls. If a step may take this long, give launch a longer timeout",
+            f"rank {self._rank} waited {self._timeout_s:g} s at {self._place(self._rank, ticket)}, but {places}: "
+            f"stopped, far slower, or not making the same calls. If a step may take this long, give launch a longer "
+            f"timeout",
             rank=late[0] if late else -1,
         )
+
+    def _place(self, rank: int, ticket: int) -> str:
+        return f"{self._operation(rank, ticket)!r} (exchange {ticket})"
+
+    def _since(self, rank: int) -> str:
+        ticket = self._counts[rank * _STRIDE] & ~_LEFT
+        return f"after {self._place(rank, ticket)}" if ticket else "before its first exchange"
+
+    def _operation(self, rank: int, ticket: int) -> str:
+        start = self._name_at(rank, ticket)
+        return unpacked_name(bytes(self._names[start : start + NAME_BYTES]))
+
+    def _tag_at(self, rank: int, ticket: int) -> int:
+        return rank * _STRIDE + 1 + ticket % _RECENT
+
+    def _name_at(self, rank: int, ticket: int) -> int:
+        return (rank * _RECENT + ticket % _RECENT) * NAME_BYTES
 
     def _fence(self) -> None:
         """Keeps stores before it from being seen after stores that follow it, where the processor might do so."""

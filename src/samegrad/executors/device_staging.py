@@ -27,18 +27,18 @@ class DeviceGroup:
         self._host = host
         self._device = device
 
-    def gather(self, record: bytes) -> list[bytes]:
+    def gather(self, record: bytes, operation: str) -> list[bytes]:
         """Every rank's `record`, by rank."""
-        return self._host.gather(record)
+        return self._host.gather(record, operation)
 
-    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor], operation: str) -> None:
         """Overwrites `tensors` with those of rank 0."""
-        self._host.broadcast(tensors)
+        self._host.broadcast(tensors, operation)
 
-    def tree_sum(self, cut: Sequence[range], leaves: int, sizes: FlatSizes) -> _StagedTreeSum:
+    def tree_sum(self, cut: Sequence[range], leaves: int, sizes: FlatSizes, operation: str) -> _StagedTreeSum:
         """A sum over `leaves` shards, of which rank r holds the range `cut[r]`."""
         held = subtrees(cut[self.rank], leaves)
-        return _StagedTreeSum(self._host.tree_sum(cut, leaves, sizes), held, sizes, self._device)
+        return _StagedTreeSum(self._host.tree_sum(cut, leaves, sizes, operation), held, sizes, self._device)
 
 
 class _StagedTreeSum:

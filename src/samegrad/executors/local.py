@@ -31,13 +31,13 @@ class SoloGroup:
     rank = 0
     size = 1
 
-    def gather(self, record: bytes) -> list[bytes]:
+    def gather(self, record: bytes, operation: str) -> list[bytes]:
         """The only record."""
         return [record]
 
-    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor], operation: str) -> None:
         """Nothing to do."""
 
-    def tree_sum(self, cut: Sequence[range], leaves: int, sizes: FlatSizes) -> NoReturn:
+    def tree_sum(self, cut: Sequence[range], leaves: int, sizes: FlatSizes, operation: str) -> NoReturn:
         """Never needed: the running sum of the only rank is the root's already."""
         raise AssertionError("a group of one rank has nothing to exchange")

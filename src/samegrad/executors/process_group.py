@@ -6,13 +6,14 @@ NCCL's own all-reduce fixes no order of additions. So each rank sends the r-th p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from samegrad.executors.base import FlatSizes
+from samegrad.executors.operations import NAME_BYTES, check_operations, packed_name, tag, unpacked_name
 from samegrad.shards import Node, additions, subtrees
 
 __all__ = ["ProcessGroup", "ProcessGroupTreeSum"]
@@ -21,43 +22,63 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 
 class ProcessGroup:
-    """The default group of `torch.distributed`, which must be initialized; tensors live on `device`."""
+    """The default group of `torch.distributed`, which must be initialized; tensors live on `device`.
 
-    def __init__(self, device: torch.device) -> None:
+    meet: brings the ranks together for an operation by another way, which is asked before each sum. Without it only
+        `gather` and `broadcast` compare operations; a sum follows a gather in every step.
+    """
+
+    def __init__(self, device: torch.device, meet: Callable[[str], None] | None = None) -> None:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self.device = device
+        self.meet = meet
 
-    def gather(self, record: bytes) -> list[bytes]:
+    def gather(self, record: bytes, operation: str) -> list[bytes]:
         """Every rank's `record`, by rank."""
-        length = torch.tensor([len(record)], device=self.device)
-        lengths = torch.empty(self.size, dtype=length.dtype, device=self.device)
-        _all_gather(lengths, length)
-        longest = int(lengths.max())
+        return self._gather(record, self._agree(operation, len(record)))
+
+    def _agree(self, operation: str, length: int = 0) -> list[int]:
+        """The `length` of every rank. Raises CallMismatch on all of them if they are not at the same operation."""
+        own = torch.tensor([length, tag(operation)], device=self.device)
+        headers = torch.empty(2 * self.size, dtype=own.dtype, device=self.device)
+        _all_gather(headers, own)
+        lengths, tags = headers.view(self.size, 2).T.tolist()
+        if len(set(tags)) > 1:
+            names = self._gather(packed_name(operation), [NAME_BYTES] * self.size)
+            check_operations([unpacked_name(name) for name in names])
+        return list(lengths)
+
+    def _gather(self, record: bytes, lengths: Sequence[int]) -> list[bytes]:
+        longest = max(lengths)
         padded = torch.zeros(max(longest, 1), dtype=torch.uint8)
         padded[: len(record)] = torch.frombuffer(bytearray(record or b"\0"), dtype=torch.uint8)[: len(record)]
         received = torch.empty(self.size * padded.numel(), dtype=torch.uint8, device=self.device)
         _all_gather(received, padded.to(self.device))
         rows = received.view(self.size, -1).cpu()
-        return [rows[rank, : int(lengths[rank])].numpy().tobytes() for rank in range(self.size)]
+        return [rows[rank, :length].numpy().tobytes() for rank, length in enumerate(lengths)]
 
-    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor], operation: str) -> None:
         """Overwrites `tensors` with those of rank 0."""
+        self._agree(operation)
         for tensor in tensors:
             whole = tensor.to(self.device).contiguous()
             dist.broadcast(whole, src=0)
             tensor.copy_(whole)
 
-    def tree_sum(self, cut: Sequence[range], leaves: int, sizes: FlatSizes) -> ProcessGroupTreeSum:
+    def tree_sum(self, cut: Sequence[range], leaves: int, sizes: FlatSizes, operation: str) -> ProcessGroupTreeSum:
         """A sum over `leaves` shards, of which rank r holds the range `cut[r]`."""
-        return ProcessGroupTreeSum(self, cut, leaves, sizes)
+        return ProcessGroupTreeSum(self, cut, leaves, sizes, operation)
 
 
 class ProcessGroupTreeSum:
     """A sum over the ranks of a process group; see `base.TreeSum`."""
 
-    def __init__(self, group: ProcessGroup, cut: Sequence[range], leaves: int, sizes: FlatSizes) -> None:
+    def __init__(
+        self, group: ProcessGroup, cut: Sequence[range], leaves: int, sizes: FlatSizes, operation: str
+    ) -> None:
         self._group = group
+        self._operation = operation
         self._leaves = leaves
         self._held = [subtrees(part, leaves) for part in cut]
         # Buffers are a multiple of the number of ranks long; what is beyond `numel` is never looked at.
@@ -77,6 +98,8 @@ class ProcessGroupTreeSum:
 
     def run(self, present: Collection[Node], out: Sequence[Tensor]) -> None:
         """See `base.TreeSum.run`."""
+        if self._group.meet is not None:
+            self._group.meet(self._operation)
         held = [[node for node in nodes if node in present] for nodes in self._held]
         own = [j for j, node in enumerate(self._held[self._group.rank]) if node in present]
         steps = additions([node for nodes in held for node in nodes], self._leaves)

@@ -47,7 +47,7 @@ class SharedMemoryGroup:
         self._boards = memory[counters:]
         self._turn = 0
 
-    def gather(self, record: bytes) -> list[bytes]:
+    def gather(self, record: bytes, operation: str) -> list[bytes]:
         """Every rank's `record`, by rank; long ones go over the boards in pieces."""
         records = [bytearray() for _ in range(self.size)]
         room, sent = _BOARD - _HEADER.size, 0
@@ -58,7 +58,7 @@ class SharedMemoryGroup:
             board = self._board(turn, self.rank)
             board[: _HEADER.size + len(piece)] = _HEADER.pack(len(record)) + piece
             sent += room
-            self.counters.barrier()
+            self.counters.barrier(operation)
             longest = 0
             for rank, received in enumerate(records):
                 board = self._board(turn, rank)
@@ -68,7 +68,7 @@ class SharedMemoryGroup:
             if sent >= longest:
                 return [bytes(received) for received in records]
 
-    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor], operation: str) -> None:
         """Overwrites `tensors` (on any device) with those of rank 0, through memory mapped for the occasion."""
         places, total = [], 0
         for tensor in tensors:
@@ -76,7 +76,7 @@ class SharedMemoryGroup:
             total += -(-tensor.numel() * tensor.element_size() // _ALIGNMENT) * _ALIGNMENT
         if total == 0:
             return
-        memory = self.share(total)
+        memory = self.share(total, operation)
         shared = [
             memory[place : place + tensor.numel() * tensor.element_size()].view(tensor.dtype).view(tensor.shape)
             for place, tensor in zip(places, tensors, strict=True)
@@ -86,12 +86,12 @@ class SharedMemoryGroup:
         for place, tensor in zip(shared, own, strict=True):
             if self.rank == 0:
                 place.copy_(tensor)
-        self.counters.barrier()
+        self.counters.barrier(operation)
         for place, tensor in zip(shared, own, strict=True):
             if self.rank != 0:
                 tensor.copy_(place)
 
-    def share(self, nbytes: int) -> Tensor:
+    def share(self, nbytes: int, operation: str) -> Tensor:
         """`nbytes` of zeroed memory (uint8) that every rank maps; it is freed when the last rank lets go of it."""
         fd, failure = -1, b""
         try:
@@ -99,7 +99,7 @@ class SharedMemoryGroup:
                 fd = _new_memory(nbytes)
         except OSError as error:
             failure = (error.strerror or str(error)).encode()
-        answers = self.gather(failure or f"/proc/{os.getpid()}/fd/{fd}".encode())
+        answers = self.gather(failure or f"/proc/{os.getpid()}/fd/{fd}".encode(), operation)
         if not answers[0].startswith(b"/proc/"):
             raise GroupError(
                 f"{format_bytes(nbytes)} of shared memory cannot be had for the exchange: {answers[0].decode()}. Use "
@@ -111,7 +111,7 @@ class SharedMemoryGroup:
                 fd = os.open(answers[0], os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             failure = f"rank {self.rank}: {error}".encode()
-        failures = [answer for answer in self.gather(failure) if answer]
+        failures = [answer for answer in self.gather(failure, operation) if answer]
         if failures:
             raise GroupError(f"the memory of rank 0 could not be opened by {failures[0].decode()}")
         try:
@@ -119,9 +119,9 @@ class SharedMemoryGroup:
         finally:
             os.close(fd)
 
-    def tree_sum(self, cut: Sequence[range], leaves: int, sizes: FlatSizes) -> SharedTreeSum:
+    def tree_sum(self, cut: Sequence[range], leaves: int, sizes: FlatSizes, operation: str) -> SharedTreeSum:
         """A sum over `leaves` shards whose buffers lie in memory that all ranks map."""
-        return SharedTreeSum(self, cut, leaves, sizes)
+        return SharedTreeSum(self, cut, leaves, sizes, operation)
 
     def _board(self, turn: int, rank: int) -> memoryview:
         start = (turn * self.size + rank) * _BOARD
@@ -131,7 +131,10 @@ class SharedMemoryGroup:
 class SharedTreeSum:
     """A sum over the ranks of `group`, from buffers that all of them map; see `base.TreeSum`."""
 
-    def __init__(self, group: SharedMemoryGroup, cut: Sequence[range], leaves: int, sizes: FlatSizes) -> None:
+    def __init__(
+        self, group: SharedMemoryGroup, cut: Sequence[range], leaves: int, sizes: FlatSizes, operation: str
+    ) -> None:
+        self._operation = operation
         self._counters = group.counters
         self._rank = group.rank
         self._leaves = leaves
@@ -140,7 +143,7 @@ class SharedTreeSum:
         self._first = sum(len(nodes) for nodes in held[: group.rank])
         self._everyone_sums_all = group.size <= 2
         copies = len(self._nodes) + (0 if self._everyone_sums_all else 1)
-        self._slots = _flat_buffers(group, sizes, copies)
+        self._slots = _flat_buffers(group, sizes, copies, operation)
         self._total = None if self._everyone_sums_all else self._slots.pop()
         self._parts = [_parts(numel, dtype, group.size)[group.rank] for dtype, numel in sizes]
         self._spare: dict[torch.dtype, Tensor] = {}
@@ -154,16 +157,16 @@ class SharedTreeSum:
     def run(self, present: Collection[Node], out: Sequence[Tensor]) -> None:
         """See `base.TreeSum.run`."""
         held, steps = self._plan(present)
-        self._counters.barrier()
+        self._counters.barrier(self._operation)
         if self._total is None:
             for flat, private in enumerate(out):
                 self._add_up([self._slots[place][flat] for place in held], steps, private)
-            self._read = self._counters.arrive()
+            self._read = self._counters.arrive(self._operation)
             return
         for flat, (start, stop) in enumerate(self._parts):
             values = [self._slots[place][flat][start:stop] for place in held]
             self._add_up(values, steps, self._total[flat][start:stop])
-        self._read = self._counters.arrive()
+        self._read = self._counters.arrive(self._operation)
         self._counters.wait(self._read)
         for private, total in zip(out, self._total, strict=True):
             private.copy_(total)
@@ -182,7 +185,7 @@ class SharedTreeSum:
             values where that saves a pass over memory, else in `out`.
         """
         held, steps = self._plan(present)
-        self._counters.barrier()
+        self._counters.barrier(self._operation)
         sums = []
         for number, (flat, start, stop) in enumerate(pieces):
             values, target = [], out[number]
@@ -193,7 +196,7 @@ class SharedTreeSum:
                     target = own[number]
             self._add_up(values, steps, target)
             sums.append(target)
-        self._read = self._counters.arrive()
+        self._read = self._counters.arrive(self._operation)
         return sums
 
     def _plan(self, present: Collection[Node]) -> tuple[list[int], list[tuple[int, int]]]:
@@ -246,10 +249,10 @@ def _map(fd: int, nbytes: int) -> memoryview:
     return memoryview(mmap.mmap(fd, nbytes))
 
 
-def _flat_buffers(group: SharedMemoryGroup, sizes: FlatSizes, copies: int) -> list[list[Tensor]]:
+def _flat_buffers(group: SharedMemoryGroup, sizes: FlatSizes, copies: int, operation: str) -> list[list[Tensor]]:
     """`copies` times one flat buffer for each of `sizes`, in one piece of shared memory, at aligned places."""
     padded = [-(-numel * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for dtype, numel in sizes]
-    memory = group.share(max(sum(padded) * copies, 1))
+    memory = group.share(max(sum(padded) * copies, 1), operation)
     buffers, start = [], 0
     for _ in range(copies):
         copy = []

@@ -61,7 +61,9 @@ class ShardBuffers:
         self._group = group
         self._held, self._leaves = cut[group.rank], leaves
         self._layout = FlatLayout([self.tensors[place] for place in self._means])
-        self._sum = group.tree_sum(cut, leaves, self._layout.sizes) if group.size > 1 and self._means else None
+        self._sum = None
+        if group.size > 1 and self._means:
+            self._sum = group.tree_sum(cut, leaves, self._layout.sizes, "mean of buffers")
         self._total = self._layout.allocate(device)
         self._start: list[Tensor] = []
         self._running: RunningSum | None = None

@@ -29,7 +29,7 @@ def clip_gradients(
         }
         if owned_by is not None:
             row = struct.pack(f"<{len(parameters)}d", *(float(norms.get(p, -1.0)) for p in range(len(parameters))))
-            rows = [struct.unpack(f"<{len(parameters)}d", record) for record in group.gather(row)]
+            rows = [struct.unpack(f"<{len(parameters)}d", record) for record in group.gather(row, "clipping")]
             norms = {
                 p: torch.tensor(rows[rank][p], dtype=parameters[p].dtype.to_real())
                 for rank, held in enumerate(owned_by)

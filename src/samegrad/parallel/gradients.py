@@ -48,7 +48,9 @@ class GradientSum:
         self._parameters = [parameter for _, parameter in parameters]
         self._held, self._leaves = cut[group.rank], leaves
         self._layout = FlatLayout(self._parameters)
-        self._sum = group.tree_sum(cut, leaves, self._layout.sizes) if group.size > 1 and parameters else None
+        self._sum = None
+        if group.size > 1 and parameters:
+            self._sum = group.tree_sum(cut, leaves, self._layout.sizes, "sum of gradients")
         self._own = None if own is None else list(own)
         # Private: what the user sees as .grad is never memory that another rank maps.
         self._private: list[Tensor] = []

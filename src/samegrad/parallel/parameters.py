@@ -18,15 +18,15 @@ __all__ = ["compare", "compare_models", "owners", "replicate", "share"]
 
 def compare_models(model: nn.Module, group: Group, settings: Sequence[str] = ()) -> None:
     """Raises ConfigurationError on all ranks alike if their `settings` or their models differ (names, shapes, ...)."""
-    compare([*settings, *_entries(model)], group)
+    compare([*settings, *_entries(model)], group, "making a Trainer: comparing models")
 
 
-def compare(entries: Sequence[str], group: Group) -> None:
+def compare(entries: Sequence[str], group: Group, operation: str) -> None:
     """Raises ConfigurationError on all ranks alike if their `entries` differ; the first that does is named."""
-    digests = group.gather(hashlib.sha256("\n".join(entries).encode()).digest())
+    digests = group.gather(hashlib.sha256("\n".join(entries).encode()).digest(), operation)
     if len(set(digests)) == 1:
         return
-    texts = [text.decode().split("\n") for text in group.gather("\n".join(entries).encode())]
+    texts = [text.decode().split("\n") for text in group.gather("\n".join(entries).encode(), operation)]
     other = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
     length = max(len(texts[0]), len(texts[other]))
     first, second = (text + ["nothing"] * (length - len(text)) for text in (texts[0], texts[other]))
@@ -53,7 +53,7 @@ def replicate(model: nn.Module, group: Group) -> None:
             if dense.stride() != tensor.stride():  # it has gaps, or was expanded: several elements were one
                 tensor.data = dense.copy_(tensor.data)
             tensor.data = aligned(tensor.data)
-        group.broadcast([tensor.data for tensor in tensors])
+        group.broadcast([tensor.data for tensor in tensors], "making a Trainer: copying the model of rank 0")
 
 
 def owners(parameters: Sequence[Tensor], ranks: int) -> list[list[int]]:
@@ -71,7 +71,7 @@ def share(parameters: Sequence[nn.Parameter], host: SharedMemoryGroup) -> None:
     """Moves `parameters`, which hold the same on every rank, into memory that all ranks of the host map."""
     layout = FlatLayout(parameters)
     nbytes = [numel * dtype.itemsize for dtype, numel in layout.sizes]
-    memory = host.share(max(sum(nbytes), 1))
+    memory = host.share(max(sum(nbytes), 1), "making a Trainer: sharing parameters")
     flats, start = [], 0
     for (dtype, _), length in zip(layout.sizes, nbytes, strict=True):
         flats.append(memory[start : start + length].view(dtype))
@@ -81,4 +81,4 @@ def share(parameters: Sequence[nn.Parameter], host: SharedMemoryGroup) -> None:
             if host.rank == 0:
                 home.copy_(parameter)
             parameter.data = home
-    host.counters.barrier()
+    host.counters.barrier("making a Trainer: sharing parameters")

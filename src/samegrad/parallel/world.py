@@ -68,11 +68,11 @@ def _nccl_group(worker: WorkerContext, host: SharedMemoryGroup, device: torch.de
     timeout = timedelta(seconds=worker.timeout_s)
     if worker.rank == 0:
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timeout)
-    port = int(host.gather(b"" if store is None else str(store.port).encode())[0])
+    port = int(host.gather(b"" if store is None else str(store.port).encode(), "joining the NCCL group")[0])
     if store is None:
         store = TCPStore("127.0.0.1", port, is_master=False, timeout=timeout)
     dist.init_process_group(
         "nccl", store=store, rank=worker.rank, world_size=len(worker.devices), timeout=timeout, device_id=device
     )
     worker.on_exit.append(dist.destroy_process_group)
-    return ProcessGroup(device)
+    return ProcessGroup(device, host.counters.barrier)

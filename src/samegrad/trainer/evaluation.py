@@ -23,6 +23,7 @@ from samegrad.recipe import Recipe
 from samegrad.shards import even, tree_sum
 from samegrad.trainer.batches import dataset_length, fetch
 from samegrad.trainer.metrics import Metric, accuracy, suits_accuracy
+from samegrad.trainer.same_data import compare_data
 from samegrad.trainer.step import Weight, to_device
 
 __all__ = ["UNIT", "evaluate"]
@@ -45,6 +46,7 @@ def evaluate(
     length = dataset_length(dataset)
     if metrics is not None and "loss" in metrics:
         raise ConfigurationError("evaluate: a metric must not be called 'loss', as the mean loss itself is; rename it")
+    compare_data(dataset, length, recipe, world.group, "evaluate")
     unit_size = min(UNIT, recipe.batch_size)
     units = -(-length // unit_size)
     names: list[str] | None = None if metrics is None else ["loss", *metrics]
@@ -70,11 +72,12 @@ def evaluate(
         for module, was_training in modes:  # each by itself: a part may be frozen in evaluation mode
             module.training = was_training
         buffers.put_back()
-    return _combine(world, names, rows)
+    return _combine(world, names, rows, f"evaluate on {length} examples")
 
 
-def _combine(world: World, names: list[str] | None, rows: list[float]) -> dict[str, float]:
-    records = world.group.gather(json.dumps(names).encode() + b"\n" + struct.pack(f"<{len(rows)}d", *rows))
+def _combine(world: World, names: list[str] | None, rows: list[float], operation: str) -> dict[str, float]:
+    record = json.dumps(names).encode() + b"\n" + struct.pack(f"<{len(rows)}d", *rows)
+    records = world.group.gather(record, operation)
     headers, bodies = zip(*(record.split(b"\n", 1) for record in records), strict=True)
     known = [(rank, json.loads(header)) for rank, header in enumerate(headers) if header != b"null"]
     for rank, other in known:

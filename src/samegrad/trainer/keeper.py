@@ -59,7 +59,7 @@ class Keeper:
         self._writer.flush()
         group = self._state.world.group
         chosen = str(find_checkpoint(place).absolute()) if self._is_first else ""
-        path = Path(group.gather(chosen.encode())[0].decode())
+        path = Path(group.gather(chosen.encode(), "resume: choosing the checkpoint")[0].decode())
         position = self._state.put_back(read_checkpoint(path))
-        group.gather(b"")  # nobody goes on before all have written what they share
+        group.gather(b"", "resume: loading the checkpoint")  # nobody goes on before all have written what they share
         return position

@@ -20,6 +20,8 @@ from samegrad.trainer.packing import Put, pack, unpack
 
 __all__ = ["collect", "copy_of", "described", "load", "putting"]
 
+_SAVING = "saving the optimizer"
+
 
 def copy_of(tensor: Tensor) -> Tensor:
     """A copy on the CPU, row by row."""
@@ -75,14 +77,14 @@ def collect(
     The tensors lie in memory that is only used for this.
     """
     shapes = [(name, list(tensor.shape), str(tensor.dtype), tensor.nbytes) for name, tensor in tensors.items()]
-    found = [json.loads(text) for text in host.gather(json.dumps([record["state"], shapes]).encode())]
+    found = [json.loads(text) for text in host.gather(json.dumps([record["state"], shapes]).encode(), _SAVING)]
     places: list[tuple[int, str, list[int], torch.dtype, int, int]] = []
     end = 0
     for rank, (_, rows) in enumerate(found):
         for name, shape, kind, nbytes in rows:
             places.append((rank, name, shape, getattr(torch, kind.removeprefix("torch.")), end, nbytes))
             end += -(-nbytes // ALIGNMENT) * ALIGNMENT
-    memory = host.share(max(end, 1))
+    memory = host.share(max(end, 1), _SAVING)
     gathered: dict[str, Tensor] = {}
     for rank, name, shape, dtype, start, nbytes in places:
         place = memory[start : start + nbytes].view(dtype).view(shape)
@@ -90,7 +92,7 @@ def collect(
             place.copy_(tensors[name].detach())
         if rank == 0 or name.split(".")[1].isdigit():  # what is of no parameter counts on rank 0 only
             gathered[name] = place
-    host.counters.barrier()
+    host.counters.barrier(_SAVING)
     states = {key: value for state, _ in found for key, value in state.items()}
     return {**record, "state": dict(sorted(states.items(), key=lambda item: int(item[0])))}, gathered
 

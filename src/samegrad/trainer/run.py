@@ -47,6 +47,7 @@ from samegrad.workers.devices import usable_cores
 __all__ = ["run"]
 
 _REPORT_EVERY_S = 0.1
+_LOADING = "loading the data"
 
 
 def run(job: TrainJob) -> dict[str, Any]:
@@ -98,9 +99,9 @@ def _load(job: TrainJob, world: World) -> data.Split:
     folder = None if job.data_dir is None else Path(job.data_dir)
     if world.rank == 0:
         split = data.load(job.data, folder)
-        world.group.gather(b"")
+        world.group.gather(b"", _LOADING)
         return split
-    world.group.gather(b"")
+    world.group.gather(b"", _LOADING)
     return data.load(job.data, folder)
 
 
@@ -188,7 +189,7 @@ def _header(job: TrainJob, trainer: Trainer, split: data.Split) -> dict[str, Any
 def _result(trainer: Trainer, epochs: list[EpochReport]) -> dict[str, Any]:
     """The outcome; `seconds` are those of training, without evaluation. Raises TrainingError if the ranks disagree."""
     fingerprint = trainer.fingerprint()
-    found = [record.decode() for record in trainer.world.group.gather(fingerprint.encode())]
+    found = [record.decode() for record in trainer.world.group.gather(fingerprint.encode(), "comparing fingerprints")]
     for rank, other in enumerate(found):
         if other != found[0]:
             raise TrainingError(

@@ -29,8 +29,6 @@ from samegrad.shards import Node, leaves_of, subtrees, tree_sum
 
 __all__ = ["ShardedStep", "Weight", "to_device"]
 
-_POSITION = struct.Struct("<qqdd")  # epoch, step, and the parts of the minibatch that the first and last shard are
-
 Weight = Callable[[Any, Any], "Tensor | float"]
 """Takes inputs and targets of a shard; returns what its mean loss counts (examples, tokens, valid targets)."""
 
@@ -78,17 +76,19 @@ class ShardedStep:
         self._nodes = [node for part in cut for node in subtrees(part, recipe.shards)]
 
     def run(
-        self, epoch: int, step: int, sizes: Sequence[int], get: Callable[[int], tuple[Any, Any]]
+        self, epoch: int, step: int, sizes: Sequence[int], get: Callable[[int], tuple[Any, Any]], data: str = ""
     ) -> tuple[float, float]:
         """One step on a minibatch whose shards have `sizes` examples, of which `get` fetches one shard's X and y.
 
+        data: what else about the minibatch must be the same on every rank.
         Returns the mean loss of the minibatch and what it counts (the number of examples, or the sum of the weights).
         Raises NonFiniteLoss on all ranks alike, with parameters and buffers as they were before the step.
         """
         self._check_same_parameters()
+        operation = f"step {step} of epoch {epoch} on {sum(sizes)} examples{data}"
         held = self._cut[self._world.rank]
         batches = {shard: get(shard) for shard in held if sizes[shard]} if self._weight is not None else None
-        weights = list(map(float, sizes)) if batches is None else self._gather_weights(epoch, step, batches)
+        weights = list(map(float, sizes)) if batches is None else self._gather_weights(epoch, step, batches, operation)
         total = math.fsum(weights)
         if not total > 0:
             raise TrainingError(f"epoch {epoch}, step {step}: the weights of all shards are 0; nothing to learn from")
@@ -103,18 +103,20 @@ class ShardedStep:
         # What is drawn from here on, by the optimizer or between steps, must not depend on which shard this rank
         # computed last; also where the step fails.
         seed_generators(generator_key(self._recipe.seed, "after", epoch, step), self._device)
-        mean = self._exchange(epoch, step, losses, fractions)
+        mean = self._exchange(epoch, step, losses, fractions, operation)
         self._update()
         return mean, total
 
-    def _gather_weights(self, epoch: int, step: int, batches: dict[int, tuple[Any, Any]]) -> list[float]:
+    def _gather_weights(
+        self, epoch: int, step: int, batches: dict[int, tuple[Any, Any]], operation: str
+    ) -> list[float]:
         assert self._weight is not None
         own = [0.0] * self._recipe.shards
         for shard, (X, y) in batches.items():
             own[shard] = float(self._weight(X, y))
             if not 0 <= own[shard] < math.inf:
                 raise TrainingError(f"epoch {epoch}, step {step}: the weight of shard {shard} is {own[shard]}")
-        return self._by_shard(self._world.group.gather(struct.pack(f"<{len(own)}d", *own)))
+        return self._by_shard(self._world.group.gather(struct.pack(f"<{len(own)}d", *own), f"weights of {operation}"))
 
     def _by_shard(self, records: Sequence[bytes]) -> list[float]:
         """One number for each shard, out of the record of the rank that holds it."""
@@ -188,12 +190,13 @@ class ShardedStep:
         (loss if fraction == 1.0 else loss * fraction).backward()
         return loss.detach()
 
-    def _exchange(self, epoch: int, step: int, losses: Sequence[float], fractions: Sequence[float | None]) -> float:
+    def _exchange(
+        self, epoch: int, step: int, losses: Sequence[float], fractions: Sequence[float | None], operation: str
+    ) -> float:
         """Makes gradients and buffers those of the minibatch on every rank; returns the mean loss."""
         used = self._gradients.record()
-        here = _POSITION.pack(epoch, step, *(fraction or 0.0 for fraction in (fractions[0], fractions[-1])))
-        record = here + struct.pack(f"<{len(losses)}d?", *losses, self._stop_wanted()) + used + self._buffers.record()
-        records = self._check_positions(self._world.group.gather(record))
+        record = struct.pack(f"<{len(losses)}d?", *losses, self._stop_wanted()) + used + self._buffers.record()
+        records = self._world.group.gather(record, operation)
         start = len(losses) * 8 + 1
         self.stop_agreed = any(record[start - 1] for record in records)
         losses = self._by_shard(records)
@@ -205,18 +208,6 @@ class ShardedStep:
         return tree_sum(
             None if fraction is None else fraction * loss for loss, fraction in zip(losses, fractions, strict=True)
         )
-
-    def _check_positions(self, records: Sequence[bytes]) -> list[bytes]:
-        """The records without the positions they begin with, which must be the same."""
-        positions = [_POSITION.unpack_from(record) for record in records]
-        for rank, (epoch, step, *_) in enumerate(positions):
-            if positions[rank] != positions[0]:
-                raise TrainingError(
-                    f"rank 0 is in epoch {positions[0][0]}, step {positions[0][1]}, but rank {rank} is in epoch "
-                    f"{epoch}, step {step}, or has a minibatch of another size or weight; all ranks must make the same "
-                    f"calls with the same data"
-                )
-        return [record[_POSITION.size :] for record in records]
 
     def _is_present(self, node: Node, fractions: Sequence[float | None]) -> bool:
         return any(fractions[leaf] is not None for leaf in leaves_of(node, len(fractions)))
@@ -239,4 +230,4 @@ class ShardedStep:
         if self._scheduler is not None:  # also where this rank owns none of the parameters that were updated
             self._scheduler.step()
         if self._owned_by is not None and self._world.host is not None:
-            self._world.host.counters.barrier()  # nobody reads a parameter before its owner has updated it
+            self._world.host.counters.barrier("updating")  # nobody reads a parameter before its owner has updated it

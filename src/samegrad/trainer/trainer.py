@@ -26,6 +26,7 @@ from samegrad.trainer.keeper import Keeper
 from samegrad.trainer.metrics import Metric
 from samegrad.trainer.position import Position
 from samegrad.trainer.reports import EpochReport, OnEpoch, OnStep, StepReport
+from samegrad.trainer.same_data import compare_data, first_example
 from samegrad.trainer.saving import OnSave, Saving
 from samegrad.trainer.scheduling import MakeScheduler, kind_of, make_scheduler, scheduler_entries
 from samegrad.trainer.set_up import check_optimizer, optimizer_entries, share_parameters
@@ -84,7 +85,7 @@ class Trainer:
         self.optimizer = check_optimizer(optimizer, model, update)
         self.scheduler = make_scheduler(scheduler, self.optimizer)
         entries = [*optimizer_entries(self.optimizer), *scheduler_entries(self.scheduler)]
-        homes.compare(entries, self.world.group)
+        homes.compare(entries, self.world.group, "making a Trainer: comparing optimizers")
         self._step = ShardedStep(
             model,
             loss,
@@ -127,9 +128,11 @@ class Trainer:
         total = count_examples((X, y))
         parts = even(total, self.recipe.shards)
         at = self.position
+        alone, exact = self.world.size == 1, self.recipe.exact
+        data = "" if alone or not exact else f", the first {first_example((X, y), total)}"
         with as_recipe_says(self.recipe, self.device):
             mean, _ = self._step.run(
-                at.epoch, at.step, [len(part) for part in parts], lambda shard: cut((X, y), parts[shard], total)
+                at.epoch, at.step, [len(part) for part in parts], lambda shard: cut((X, y), parts[shard], total), data
             )
         self.position = Position(at.epoch, at.step + 1, at.example + total, at.steps + 1)
         return mean
@@ -161,6 +164,8 @@ class Trainer:
         """
         if not isinstance(epochs, int) or epochs < 0:
             raise ConfigurationError(f"fit: epochs must be a whole number of at least 0; got {epochs!r}")
+        if epochs:
+            compare_data(dataset, dataset_length(dataset), self.recipe, self.world.group, "fit")
         reports: list[EpochReport] = []
         saved: Position | None = None
         self.stopped = False
