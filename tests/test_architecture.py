@@ -24,7 +24,7 @@ DRAWING = """\
     cli
     bench
     trainer
-    parallel | testing
+    parallel | testing | callbacks
     executors | workers
     summation
     recipe | shards | keys
@@ -34,7 +34,7 @@ DRAWING = """\
 LAYERS = [line.replace("|", " ").split() for line in DRAWING.splitlines()]
 HEIGHT = {unit: -depth for depth, layer in enumerate(LAYERS) for unit in layer}
 
-TORCH_FREE = ["errors", "units", "files", "shards", "recipe", "keys", "bench", "cli"]
+TORCH_FREE = ["errors", "units", "files", "shards", "recipe", "keys", "callbacks", "bench", "cli"]
 HEAVY = ["torch", "numpy", "matplotlib", "typer", "rich"]
 MAX_LINES = 400
 

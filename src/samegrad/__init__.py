@@ -14,7 +14,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from samegrad import data, errors, models
+    from samegrad import callbacks, data, errors, models
+    from samegrad.callbacks import Callback, EpochReport, SaveReport, StepReport
     from samegrad.errors import SamegradError
     from samegrad.parallel import (
         allreduce,
@@ -25,21 +26,13 @@ if TYPE_CHECKING:
         split_batch,
     )
     from samegrad.recipe import Recipe
-    from samegrad.trainer import (
-        EpochReport,
-        SaveReport,
-        Saving,
-        StepReport,
-        Trainer,
-        accuracy,
-        scaled_rate,
-        warmup,
-    )
+    from samegrad.trainer import Saving, Trainer, accuracy, scaled_rate, warmup
     from samegrad.workers import launch
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Callback",
     "EpochReport",
     "Recipe",
     "SamegradError",
@@ -49,6 +42,7 @@ __all__ = [
     "Trainer",
     "accuracy",
     "allreduce",
+    "callbacks",
     "current_world",
     "data",
     "devices",
@@ -63,19 +57,18 @@ __all__ = [
 ]
 
 _HOMES = {
+    "callbacks": ["Callback", "EpochReport", "SaveReport", "StepReport"],
     "workers": ["launch"],
     "errors": ["SamegradError"],
     "recipe": ["Recipe"],
     "parallel": ["allreduce", "current_world", "devices", "fingerprint", "replicate_parameters", "split_batch"],
-    "trainer": [
-        *("EpochReport", "SaveReport", "Saving", "StepReport", "Trainer", "accuracy", "scaled_rate", "warmup"),
-    ],
+    "trainer": ["Saving", "Trainer", "accuracy", "scaled_rate", "warmup"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("data", "errors", "models"):
+    if name in ("callbacks", "data", "errors", "models"):
         return importlib.import_module(f"samegrad.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'samegrad' has no attribute {name!r}")

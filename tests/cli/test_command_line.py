@@ -32,7 +32,7 @@ TRAIN_OPTIONS = [
         "--threads",
     ),
     *("--devices", "--shares", "--update"),
-    *("--out", "--save-every", "--keep", "--resume", "--json", "--debug"),
+    *("--out", "--tensorboard", "--save-every", "--keep", "--resume", "--json", "--debug"),
 ]
 
 
@@ -117,6 +117,7 @@ def test_what_cannot_be_understood_has_exit_code_2(
         (["--save-every", "epoch"], "--save-every needs a folder to save into: give --out DIR"),
         (["--warmup-epochs", "1"], "--warmup-epochs has a part only where a rule scales the learning rate"),
         (["--lr-rule", "sqrt", "--warmup-epochs", "16"], "--warmup-epochs: expected a number from 0 to 15, the epochs"),
+        (["--tensorboard"], "--tensorboard needs a folder to write into: give --out DIR"),
         (["--resume", "/nowhere"], "/nowhere: expected a folder with a checkpoint"),
     ],
 )

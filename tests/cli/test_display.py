@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from samegrad.callbacks import EpochReport, StepReport
 from samegrad.cli.display import Display
 
 HEADER: dict[str, Any] = {
@@ -38,7 +40,7 @@ HEADER: dict[str, Any] = {
 
 
 def header(capsys: pytest.CaptureFixture[str], **changed: Any) -> str:
-    Display(2, on_stderr=False).header({**HEADER, **changed})
+    Display(on_stderr=False).header({**HEADER, **changed})
     return " ".join(capsys.readouterr().out.split())
 
 
@@ -110,11 +112,11 @@ def test_a_terminal_has_a_bar_that_leaves_only_lines(
     monkeypatch.delenv("NO_COLOR", raising=False)
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
-    display = Display(2, on_stderr=True)
+    display = Display(on_stderr=True)
     display.loading({"data": "synthetic"})
     display.header(HEADER)
-    display.step({"epoch": 1, "step": 16, "steps": 64, "samples_per_second": 1234.5})
-    display.epoch({"epoch": 1, "train_loss": 0.5, "test_loss": None, "test_accuracy": 0.912, "seconds": 1.25})
+    display.on_step(StepReport(0, 15, 64, 12345, 0.4, 10, steps_done=16, epochs=2, lr=0.1))
+    display.on_epoch(EpochReport(0, 2048, 0.5, {"loss": math.inf, "accuracy": 0.912}, 1.25, 0.1, 64, 2))
     display.close()
     out, err = capsys.readouterr()
     assert out == ""
@@ -130,7 +132,7 @@ def test_the_result_can_be_copied_whole_from_a_narrow_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "30")
-    display = Display(1, on_stderr=False)
+    display = Display(on_stderr=False)
     names = ("test_accuracy", "seconds_per_epoch", "samples_per_second", "shards")
     display.result({**dict.fromkeys(names, 1), "devices": ["cpu"], "fingerprint": "0123456789abcdef" * 4})
     display.files(Path("runs/a/folder/far/down"), ["report.json", "metrics.jsonl"])

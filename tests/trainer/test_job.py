@@ -68,7 +68,7 @@ def test_a_job_that_cannot_be_done_is_not_made(fields: dict[str, Any], message: 
 def test_the_launching_process_needs_nothing_heavy() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "import samegrad.trainer.job, samegrad.trainer.curves, samegrad.cli.app, samegrad.cli.training\n"
+        "import samegrad.trainer.job, samegrad.callbacks.curves, samegrad.cli.app, samegrad.cli.training\n"
         "print([name for name in ('numpy', 'matplotlib', 'rich') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

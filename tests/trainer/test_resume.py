@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
+from samegrad.callbacks import EpochReport, SaveReport
 from samegrad.errors import ConfigurationError, OutputError
 from samegrad.recipe import Recipe
-from samegrad.trainer import EpochReport, SaveReport, Saving, Trainer, saving
+from samegrad.trainer import Saving, Trainer, saving
 from samegrad.trainer.checkpoint import Snapshot, write_checkpoint
 from samegrad.trainer.checkpoint_files import checkpoints, latest, read_record, sealed
 from samegrad.workers import context, launch

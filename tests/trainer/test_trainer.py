@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
+from samegrad.callbacks import EpochReport, StepReport
 from samegrad.data import LabelledImages
 from samegrad.errors import ConfigurationError, DataError, NonFiniteLoss, TrainingError
 from samegrad.keys import generator_key
@@ -21,7 +22,7 @@ from samegrad.models import mlp
 from samegrad.parallel.layout import ALIGNMENT
 from samegrad.recipe import Recipe
 from samegrad.shards import even
-from samegrad.trainer import EpochReport, StepReport, Trainer, accuracy
+from samegrad.trainer import Trainer, accuracy
 
 F = nn.functional
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

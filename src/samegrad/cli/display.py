@@ -7,15 +7,16 @@ NO_COLOR.
 from __future__ import annotations
 
 import textwrap
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
+from samegrad.callbacks.callback import Callback
+from samegrad.callbacks.progress_bar import ProgressBar, epoch_line
+from samegrad.callbacks.reports import EpochReport, StepReport
 from samegrad.units import format_bytes, format_count, format_seconds
 
 __all__ = ["Display", "kinds_of"]
@@ -23,31 +24,16 @@ __all__ = ["Display", "kinds_of"]
 _INDENT = 10
 
 
-class Display:
-    """Shows a run of `epochs` epochs on stdout, or on stderr. Call `close` before anything else is printed."""
+class Display(Callback):
+    """Shows a run on stdout, or on stderr. Call `close` before anything else is printed."""
 
-    def __init__(self, epochs: int, on_stderr: bool) -> None:
+    def __init__(self, on_stderr: bool) -> None:
         self._console = Console(stderr=on_stderr, highlight=False)
-        self._epochs = epochs
-        self._bar: Progress | None = None
-        if self._console.is_terminal and not self._console.is_dumb_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=None),
-                TextColumn("{task.fields[speed]}"),
-                console=self._console,
-                auto_refresh=False,
-                transient=True,
-                expand=True,
-            )
-            self._task = self._bar.add_task("starting", total=None, speed="")
-        self._training_since = self._done_before = 0.0
+        self._bar = ProgressBar(self._console)
 
     def loading(self, record: dict[str, Any]) -> None:
         """The workers have started, and read the data."""
-        if self._bar is not None:
-            self._bar.start()
-            self._bar.update(self._task, description=f"loading {record['data']}", refresh=True)
+        self._bar.show(f"loading {record['data']}")
 
     def header(self, record: dict[str, Any]) -> None:
         """What runs where."""
@@ -56,41 +42,21 @@ class Display:
         self._paragraph("devices", _devices_text(record))
         self._paragraph("shards", _shards_text(record))
         self._paragraph("training", _training_text(record))
-        self._done_before = record["epochs_done"] / self._epochs
         if record["steps_done"]:
             self._paragraph("resumed", f"after step {format_count(record['steps_done'])}, {_epochs_text(record)}")
         warning = _too_many_workers(record)
         if warning is not None:
             self._paragraph("warning", warning, "yellow")
         self._console.print()
-        self._training_since = time.monotonic()
-        if self._bar is not None:
-            self._bar.update(self._task, description="starting", refresh=True)
+        self._bar.show("starting")
 
-    def step(self, record: dict[str, Any]) -> None:
+    def on_step(self, report: StepReport) -> None:
         """A step is done."""
-        if self._bar is None:
-            return
-        done = ((record["epoch"] - 1) + record["step"] / record["steps"]) / self._epochs
-        left_s = (time.monotonic() - self._training_since) / (done - self._done_before) * (1 - done)
-        self._bar.update(
-            self._task,
-            description=f"epoch {record['epoch']}/{self._epochs}",
-            completed=record["step"],
-            total=record["steps"],
-            speed=f"{format_count(record['samples_per_second'])} samples/s, {_clock(left_s)} left",
-            refresh=True,
-        )
+        self._bar.on_step(report)
 
-    def epoch(self, record: dict[str, Any]) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         """An epoch is done, and evaluated."""
-        width = len(str(self._epochs))
-        self._console.print(
-            f"epoch {record['epoch']:{width}}/{self._epochs}  train loss {_loss(record['train_loss'])}  "
-            f"test loss {_loss(record['test_loss'])}  test accuracy {_percent(record['test_accuracy']):>6}  "
-            f"{format_seconds(record['seconds'])}",
-            soft_wrap=True,
-        )
+        self._console.print(epoch_line(report), soft_wrap=True)
 
     def result(self, report: dict[str, Any]) -> None:
         """The outcome of the run."""
@@ -111,8 +77,7 @@ class Display:
 
     def close(self) -> None:
         """Removes the bar and gives the terminal back."""
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.close()
 
     def _line(self, label: str, text: str | Text) -> None:
         """Label and text on one line, however narrow the terminal: so that it can be copied whole."""
@@ -213,16 +178,5 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _loss(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.4f}"
-
-
 def _percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
-
-
-def _clock(seconds: float) -> str:
-    """A rough time to go: "0:07", "12:30", "1:02:00"."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -12,9 +12,8 @@ from samegrad.trainer.job import TrainJob, resumed_job
 
 __all__ = ["given_options", "resumed"]
 
-_FREE = frozenset(
-    {"devices", "shares", "update", "out", "data_dir", "save_every", "keep", "resume", "as_json", "debug"}
-)
+_IF_GIVEN = frozenset({"out", "data_dir", "save_every", "keep", "tensorboard"})
+_FREE = _IF_GIVEN | {"devices", "shares", "update", "resume", "as_json", "debug"}
 """What may differ from the run that is resumed."""
 
 
@@ -33,7 +32,7 @@ def resumed(job: TrainJob, given: Collection[str]) -> TrainJob:
             f"--resume {job.resume}: a run is gone on with as it was begun, but these options say otherwise: "
             f"{', '.join(differing)}. Leave them out; --devices, --shares, --update and --out may differ"
         )
-    names = {"shares", "update"} | ({"out", "data_dir", "save_every", "keep"} & set(given))
+    names = {"shares", "update"} | (_IF_GIVEN & set(given))
     return replace(saved, **{name: getattr(job, name) for name in names})
 
 

@@ -217,6 +217,14 @@ def train(
             rich_help_panel=_OUTPUT,
         ),
     ] = None,
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard/--no-tensorboard",
+            help="Write events for TensorBoard into the folder tensorboard of --out; needs the package tensorboard.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = _DEFAULT.tensorboard,
     save_every: Annotated[
         str | None,
         typer.Option(
@@ -274,9 +282,10 @@ def train(
     )
     every = _parse_save_every(save_every)
     if resume is not None:
-        job = resumed(replace(job, out=out or resume, save_every=every), given_options(context))
+        job = replace(job, out=out or resume, save_every=every, tensorboard=tensorboard)
+        job = resumed(job, given_options(context))
     else:
-        job = replace(job, save_every=every)
+        job = replace(job, save_every=every, tensorboard=tensorboard)
     from samegrad.cli.training import run_training
 
     try:

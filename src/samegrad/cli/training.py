@@ -17,12 +17,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from samegrad.callbacks.curves import CURVES, Curves
+from samegrad.callbacks.metrics_file import METRICS
+from samegrad.callbacks.relay import tell
+from samegrad.callbacks.tensorboard import check_tensorboard
 from samegrad.cli.stopping import StoppedBySignal
 from samegrad.errors import DeviceUnavailable
 from samegrad.shards import shares
-from samegrad.trainer.curves import draw_curves
 from samegrad.trainer.job import PRELOAD, TrainJob, run_train_job
-from samegrad.trainer.run_files import CURVES, METRICS, REPORT, prepare_folder, read_metrics, write_report
+from samegrad.trainer.run_files import EVENTS, REPORT, prepare_folder, write_report
 from samegrad.workers import launch, parse_devices
 from samegrad.workers.devices import usable_cores
 
@@ -42,6 +45,8 @@ def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
     is saved.
     """
     _check_devices(job, devices)
+    if job.tensorboard:
+        check_tensorboard("--tensorboard")
     if job.out is not None:
         prepare_folder(Path(job.out))
     threading.Thread(target=importlib.import_module, args=["samegrad.cli.display"], daemon=True).start()
@@ -79,6 +84,7 @@ class _Run:
     def __init__(self, job: TrainJob, as_json: bool) -> None:
         self._job, self._as_json = job, as_json
         self._shown: Display | None = None
+        self._curves: Curves | None = None
         self._start_up_s: float | None = None
 
     @property
@@ -86,7 +92,7 @@ class _Run:
         if self._shown is None:
             from samegrad.cli.display import Display
 
-            self._shown = Display(self._job.epochs, on_stderr=self._as_json)
+            self._shown = Display(on_stderr=self._as_json)
         return self._shown
 
     def take(self, record: dict[str, Any]) -> None:
@@ -96,12 +102,11 @@ class _Run:
                 self._display.loading(record)
             case "header":
                 self._display.header(record)
+                self._curves = self._make_curves(record)
             case "first_step":
                 self._start_up_s = _seconds_since_start(record["at"])
-            case "step":
-                self._display.step(record)
-            case "epoch":
-                self._display.epoch(record)
+            case _:
+                tell(record, [self._display] if self._curves is None else [self._display, self._curves])
 
     def close(self) -> None:
         """Takes down what is shown only while the run lasts."""
@@ -110,6 +115,8 @@ class _Run:
 
     def stopped(self, where: dict[str, Any]) -> None:
         """Says where the run was stopped, and how to go on."""
+        if self._curves is not None:
+            self._curves.close()
         folder = str(self._job.out)
         print(
             f"stopped in epoch {where['epoch']} of {self._job.epochs}, after {where['steps']} steps in all, and saved. "
@@ -125,18 +132,21 @@ class _Run:
             self._display.files(None)
         else:
             folder = Path(self._job.out)
-            self._write(folder, report)
-            self._display.files(folder, [REPORT, METRICS, CURVES, report["weights"]])
+            write_report(folder, report)
+            if self._curves is not None:
+                self._curves.close()
+            names = [REPORT, METRICS, CURVES, report["weights"], *([f"{EVENTS}/"] if self._job.tensorboard else [])]
+            self._display.files(folder, names)
         if self._as_json:
             print(json.dumps(report))
 
-    def _write(self, folder: Path, report: dict[str, Any]) -> None:
-        """Writes the report and draws the curves; rank 0 has written the rest."""
+    def _make_curves(self, header: dict[str, Any]) -> Curves | None:
+        """Draws in this process, beside the workers, what rank 0 has written."""
         from samegrad.cli.display import kinds_of
 
-        write_report(folder, report)
-        title = f"{report['model']} on {report['data']}, {kinds_of(report['devices'])}"
-        draw_curves(read_metrics(folder, self._job.epochs), folder / CURVES, title)
+        if self._job.out is None:
+            return None
+        return Curves(self._job.out, f"{header['model']} on {header['data']}, {kinds_of(header['devices'])}")
 
 
 def _check_devices(job: TrainJob, devices: str) -> None:

@@ -1,6 +1,6 @@
-"""Training: the Trainer, what it reports, and the files that a run leaves behind.
+"""Training: the Trainer, and the files that a run leaves behind.
 
-Names are loaded on first use, since some modules here (`job`, `run_files`, `curves`) do not need torch.
+Names are loaded on first use, since some modules here (`job`, `run_files`) do not need torch.
 """
 
 from __future__ import annotations
@@ -11,18 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from samegrad.trainer.learning_rate import scaled_rate
     from samegrad.trainer.metrics import accuracy
-    from samegrad.trainer.reports import EpochReport, StepReport
-    from samegrad.trainer.saving import SaveReport, Saving
+    from samegrad.trainer.saving import Saving
     from samegrad.trainer.trainer import Trainer
     from samegrad.trainer.warm_up import warmup
 
-__all__ = ["EpochReport", "SaveReport", "Saving", "StepReport", "Trainer", "accuracy", "scaled_rate", "warmup"]
+__all__ = ["Saving", "Trainer", "accuracy", "scaled_rate", "warmup"]
 
 _HOME_OF = {
-    "EpochReport": "reports",
-    "SaveReport": "saving",
     "Saving": "saving",
-    "StepReport": "reports",
     "Trainer": "trainer",
     "accuracy": "metrics",
     "scaled_rate": "learning_rate",

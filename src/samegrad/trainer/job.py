@@ -54,7 +54,7 @@ REMEMBERED = "job"
 _LASTING = (
     *("model", "data", "data_dir", "batch_size", "shards", "lr", "optimizer", "epochs", "seed", "threads"),
     *("lr_rule", "base_batch_size", "warmup_epochs"),
-    *("save_every", "keep"),
+    *("save_every", "keep", "tensorboard"),
 )
 
 
@@ -68,7 +68,8 @@ class TrainJob:
     data_dir: a folder with the files of the data set; None where it is not read from files, or for the default folder.
     shares: how fast each device is, in the order of the devices; None for equal ones.
     out: the folder for metrics and checkpoints; None to write nothing.
-    save_every, keep: see `samegrad.trainer.saving.Saving`. resume: the checkpoint to go on from, or its folder.
+    save_every, keep: see `samegrad.trainer.saving.Saving`. tensorboard: whether to write events, into a folder of
+        `out`. resume: the checkpoint to go on from, or its folder.
     """
 
     model: str = "lenet"
@@ -89,6 +90,7 @@ class TrainJob:
     out: str | None = None
     save_every: SaveEvery = None
     keep: int = 2
+    tensorboard: bool = False
     resume: str | None = None
 
     def __post_init__(self) -> None:
@@ -107,6 +109,8 @@ class TrainJob:
             raise ConfigurationError(f"--keep: expected a whole number of at least 1; got {self.keep!r}")
         if self.save_every is not None and self.out is None:
             raise ConfigurationError("--save-every needs a folder to save into: give --out DIR")
+        if self.tensorboard and self.out is None:
+            raise ConfigurationError("--tensorboard needs a folder to write into: give --out DIR")
         if self.out == "":
             raise ConfigurationError("--out: expected the name of a folder; got an empty name")
         _ = self.recipe

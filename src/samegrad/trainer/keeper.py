@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from samegrad.callbacks.reports import OnSave
 from samegrad.trainer.checkpoint import read_checkpoint
 from samegrad.trainer.checkpoint_files import find_checkpoint
 from samegrad.trainer.position import Position
-from samegrad.trainer.saving import OnSave, Saving, Writer
+from samegrad.trainer.saving import Saving, Writer
 from samegrad.trainer.state import Remembered, TrainingState
 from samegrad.workers import context
 

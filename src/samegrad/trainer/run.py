@@ -5,10 +5,8 @@ Rank 0 hands these records to `samegrad.workers.report`:
     {"event": "loading", ...}     once, at the start, since fetching data may take long
     {"event": "header", ...}      once, before training: what runs where
     {"event": "first_step", ...}  once: when the first step ended, as seconds of the system's clock
-    {"event": "step", ...}        at most every 0.1 s, and for the last step of each epoch
-    {"event": "epoch", ...}       after each epoch and its evaluation: a line of metrics.jsonl
-
-Epochs and steps count from 1 in them.
+    {"event": "step", ...}        the fields of a StepReport, see `samegrad.callbacks.relay`
+    {"event": "epoch", ...}       the fields of an EpochReport
 """
 
 from __future__ import annotations
@@ -25,6 +23,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from samegrad import data, models
+from samegrad.callbacks.callback import Callback, is_first_rank
+from samegrad.callbacks.metrics_file import MetricsFile, read_metrics
+from samegrad.callbacks.relay import Relay
+from samegrad.callbacks.reports import EpochReport, StepReport
+from samegrad.callbacks.tensorboard import TensorBoard
 from samegrad.errors import TrainingError
 from samegrad.keys import generator_key
 from samegrad.parallel.generators import seed_generators
@@ -33,8 +36,7 @@ from samegrad.shards import subtrees
 from samegrad.trainer.checkpoint_files import WEIGHTS, checkpoint_name
 from samegrad.trainer.job import REMEMBERED, TrainJob
 from samegrad.trainer.learning_rate import warmup_steps
-from samegrad.trainer.reports import EpochReport, StepReport
-from samegrad.trainer.run_files import MetricsFile, read_metrics
+from samegrad.trainer.run_files import EVENTS
 from samegrad.trainer.saving import Saving
 from samegrad.trainer.scheduling import MakeScheduler
 from samegrad.trainer.shard_cost import shard_cost
@@ -46,7 +48,6 @@ from samegrad.workers.devices import usable_cores
 
 __all__ = ["run"]
 
-_REPORT_EVERY_S = 0.1
 _LOADING = "loading the data"
 
 
@@ -66,14 +67,12 @@ def run(job: TrainJob) -> dict[str, Any]:
         trainer.resume(job.resume)
     if world.rank == 0:
         report({"event": "header", **_header(job, trainer, split)})
-    reporter = _Reporter(job, trainer.epoch) if world.rank == 0 else None
     epochs = trainer.fit(
         split.train,
         job.epochs - trainer.epoch,
         validate=split.test,
         saving=None if job.out is None else Saving(job.out, job.save_every, job.keep),
-        on_step=reporter.on_step if reporter else None,
-        on_epoch=reporter.on_epoch if reporter else None,
+        callbacks=_callbacks(job, trainer.epoch),
     )
     if trainer.stopped:
         return {"stopped": {"epoch": trainer.epoch + 1, "steps": trainer.position.steps}}
@@ -213,46 +212,24 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-class _Reporter:
-    """What rank 0 tells while it trains."""
-
-    def __init__(self, job: TrainJob, epochs_done: int) -> None:
+def _callbacks(job: TrainJob, epochs_done: int) -> list[Callback]:
+    """Who listens; the files come first, so that they are written when the launching process hears of an epoch."""
+    listening: list[Callback] = []
+    if job.out is not None:
         before = [] if job.resume is None else read_metrics(Path(job.resume).parent, epochs_done)
-        self._metrics = None if job.out is None else MetricsFile(Path(job.out), before)
-        self._reported_at = -_REPORT_EVERY_S
-        self._steps, self._examples, self._seconds = 0, 0, 0.0  # the latter two since the last report
+        listening.append(MetricsFile(job.out, before))
+        if job.tensorboard:
+            listening.append(TensorBoard(Path(job.out) / EVENTS))
+    return [*listening, _FirstStep(), Relay()]
+
+
+class _FirstStep(Callback):
+    """Tells when training has started."""
+
+    def __init__(self) -> None:
+        self._told = False
 
     def on_step(self, step: StepReport) -> None:
-        if self._steps == 0:
+        if not self._told and is_first_rank():
             report({"event": "first_step", "at": time.time()})
-        self._steps += 1
-        self._examples += step.examples
-        self._seconds += step.seconds
-        now = time.monotonic()
-        if now - self._reported_at < _REPORT_EVERY_S and step.step + 1 < step.steps:
-            return
-        rate = self._examples / self._seconds
-        self._reported_at, self._examples, self._seconds = now, 0, 0.0
-        report(
-            {
-                "event": "step",
-                "epoch": step.epoch + 1,
-                "step": step.step + 1,
-                "steps": step.steps,
-                "loss": step.loss,
-                "samples_per_second": rate,
-            }
-        )
-
-    def on_epoch(self, epoch: EpochReport) -> None:
-        record = {
-            "epoch": epoch.epoch + 1,
-            "train_loss": epoch.train_loss,
-            "test_loss": _finite(epoch.metrics["loss"]),
-            "test_accuracy": epoch.metrics["accuracy"],
-            "seconds": epoch.seconds,
-            "samples_per_second": epoch.examples / epoch.seconds,
-        }
-        if self._metrics is not None:
-            self._metrics.append(record)
-        report({"event": "epoch", **record})
+        self._told = True

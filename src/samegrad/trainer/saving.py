@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from samegrad.callbacks.reports import OnSave, SaveReport
 from samegrad.errors import ConfigurationError, OutputError
 from samegrad.files import FolderLock
 from samegrad.trainer.checkpoint import Snapshot, write_checkpoint
 
-__all__ = ["OnSave", "SaveReport", "Saving", "Writer"]
+__all__ = ["Saving", "Writer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +42,6 @@ class Saving:
     def is_due(self, steps: int) -> bool:
         """Whether to save after so many steps."""
         return isinstance(self.every, int) and steps % self.every == 0
-
-
-@dataclass(frozen=True, slots=True)
-class SaveReport:
-    """A checkpoint is complete: its record is at `path`, and it is the state after `steps` steps.
-
-    nbytes: of all tensors. copy_seconds: how long training stood still. write_seconds: how long the files took then.
-    """
-
-    path: Path
-    steps: int
-    nbytes: int
-    copy_seconds: float
-    write_seconds: float
-
-
-OnSave = Callable[[SaveReport], None]
 
 
 class Writer:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import samegrad.shards as tree
+from samegrad.callbacks.callback import Callback
+from samegrad.callbacks.reports import EpochReport, OnEpoch, OnSave, OnStep, StepReport
 from samegrad.errors import ConfigurationError
 from samegrad.parallel import parameters as homes
 from samegrad.parallel.execution import as_recipe_says
@@ -23,11 +25,11 @@ from samegrad.shards import even
 from samegrad.trainer.batches import dataset_length, epoch_order, fetch
 from samegrad.trainer.evaluation import evaluate
 from samegrad.trainer.keeper import Keeper
+from samegrad.trainer.listeners import Listeners
 from samegrad.trainer.metrics import Metric
 from samegrad.trainer.position import Position
-from samegrad.trainer.reports import EpochReport, OnEpoch, OnStep, StepReport
 from samegrad.trainer.same_data import compare_data, first_example
-from samegrad.trainer.saving import OnSave, Saving
+from samegrad.trainer.saving import Saving
 from samegrad.trainer.scheduling import MakeScheduler, kind_of, make_scheduler, scheduler_entries
 from samegrad.trainer.set_up import check_optimizer, optimizer_entries, share_parameters
 from samegrad.trainer.state import Remembered, TrainingState
@@ -145,9 +147,10 @@ class Trainer:
         validate: Any = None,
         metrics: Mapping[str, Metric] | None = None,
         saving: Saving | None = None,
-        on_step: OnStep | None = None,
-        on_epoch: OnEpoch | None = None,
-        on_save: OnSave | None = None,
+        callbacks: Sequence[Callback] = (),
+        on_step: OnStep | Sequence[OnStep] | None = None,
+        on_epoch: OnEpoch | Sequence[OnEpoch] | None = None,
+        on_save: OnSave | Sequence[OnSave] | None = None,
     ) -> list[EpochReport]:
         """Trains for `epochs` more epochs over `dataset`; after each, evaluates `validate` if given.
 
@@ -155,8 +158,10 @@ class Trainer:
             fetches only the examples of its own shards. A `torch.utils.data.TensorDataset`, or one that has
             `batch(indices) -> (X, y)`, gives many at once, which is faster.
         metrics: see `evaluate`. saving: where and when to save, see `Saving`.
-        on_step, on_epoch: called on every rank after each step and each epoch, before it is saved.
-        on_save: called on rank 0 when a checkpoint is complete, between two steps.
+        callbacks: listen to all that happens, see `samegrad.callbacks`: a progress bar, a metrics file, your own.
+        on_step, on_epoch: a function, or a list of them, called on every rank after each step and each epoch, before it
+            is saved.
+        on_save: the same, called on rank 0 when a checkpoint is complete, between two steps.
 
         Minibatches have exactly `recipe.batch_size` examples, the last one of an epoch what is left. An epoch in whose
         middle training was resumed or stopped is gone on with, and counts as one. Ends early, with `stopped` true,
@@ -169,18 +174,18 @@ class Trainer:
         reports: list[EpochReport] = []
         saved: Position | None = None
         self.stopped = False
-        with self._keeper.keeping(saving, on_save):
+        listeners, until = Listeners(callbacks, on_step, on_epoch, on_save), self.epoch + epochs
+        with listeners, self._keeper.keeping(saving, listeners.on_save):
             for _ in range(epochs):
-                if self._train_epoch(dataset, saving, on_step):
+                if self._train_epoch(dataset, saving, listeners.on_step, until):
                     self.stopped = True
                     break
                 start, at = time.perf_counter(), self.position
                 found = self.evaluate(validate, metrics) if validate is not None else {}
                 took, mean_loss = time.perf_counter() - start, at.summed_loss / at.counted
-                reports.append(EpochReport(at.epoch, at.example, mean_loss, found, at.seconds, took))
+                reports.append(EpochReport(at.epoch, at.example, mean_loss, found, at.seconds, took, at.steps, until))
                 self.position = at.next_epoch()
-                if on_epoch is not None:
-                    on_epoch(reports[-1])
+                listeners.on_epoch(reports[-1])
                 if saving is not None and (saving.every == "epoch" or saving.is_due(self.position.steps)):
                     self._keeper.save(saving, self.position)
                     saved = self.position
@@ -239,8 +244,8 @@ class Trainer:
         """SHA-256 over the model's state; equal on all ranks, and for any number of them."""
         return fingerprint(self.model)
 
-    def _train_epoch(self, dataset: Any, saving: Saving | None, on_step: OnStep | None) -> bool:
-        """Trains the rest of the epoch; returns whether it was stopped on the way."""
+    def _train_epoch(self, dataset: Any, saving: Saving | None, on_step: OnStep, until: int) -> bool:
+        """Trains the rest of the epoch; returns whether it was stopped on the way. until: how many there will be."""
         recipe, length = self.recipe, dataset_length(dataset)
         if self.position.length is None:
             self.position = Position(self.epoch, steps=self.position.steps, length=length)
@@ -261,6 +266,7 @@ class Trainer:
             def get(shard: int, rows: Tensor = rows, parts: list[range] = parts) -> tuple[Any, Any]:
                 return fetch(dataset, rows[parts[shard].start : parts[shard].stop], recipe, self.epoch)
 
+            lr = float(self.optimizer.param_groups[0].get("lr", "nan"))
             with as_recipe_says(recipe, self.device):
                 loss, count = self._step.run(self.epoch, step, [len(part) for part in parts], get)
             now = time.perf_counter()
@@ -276,8 +282,7 @@ class Trainer:
                 at.seconds + seconds,
             )
             self._keeper.check()
-            if on_step is not None:
-                on_step(StepReport(self.epoch, step, steps, len(rows), loss, seconds))
+            on_step(StepReport(self.epoch, step, steps, len(rows), loss, seconds, self.position.steps, until, lr))
             if self._step.stop_agreed:
                 return True
             if saving is not None and saving.is_due(self.position.steps) and step + 1 < steps:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["EpochReport", "OnEpoch", "OnStep", "StepReport"]
+__all__ = ["EpochReport", "OnEpoch", "OnSave", "OnStep", "SaveReport", "StepReport"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,9 @@ class StepReport:
     """One step is done, on all ranks alike (but for the time).
 
     epoch and step count from 0, `steps` is how many the epoch has, `examples` those of this minibatch over all devices,
-    `loss` their mean loss before the update, `seconds` the time since the step before ended.
+    `loss` their mean loss before the update, `seconds` the time since the step before ended. steps_done: all steps of
+    the training so far, those before it was resumed too. epochs: so many will be done when `fit` has done what it was
+    asked for. lr: the learning rate of this step (that of the optimizer's first group).
     """
 
     epoch: int
@@ -22,6 +25,9 @@ class StepReport:
     examples: int
     loss: float
     seconds: float
+    steps_done: int
+    epochs: int
+    lr: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,7 @@ class EpochReport:
 
     epoch counts from 0. train_loss: the mean over its examples, each before the update of its own step.
     metrics: of the validation data, empty without. seconds: of training; validate_seconds: of validation.
+    steps_done, epochs: as in StepReport.
     """
 
     epoch: int
@@ -38,7 +45,24 @@ class EpochReport:
     metrics: dict[str, float]
     seconds: float
     validate_seconds: float
+    steps_done: int
+    epochs: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaveReport:
+    """A checkpoint is complete: its record is at `path`, and it is the state after `steps` steps.
+
+    nbytes: of all tensors. copy_seconds: how long training stood still. write_seconds: how long the files took then.
+    """
+
+    path: Path
+    steps: int
+    nbytes: int
+    copy_seconds: float
+    write_seconds: float
 
 
 OnStep = Callable[[StepReport], None]
 OnEpoch = Callable[[EpochReport], None]
+OnSave = Callable[[SaveReport], None]

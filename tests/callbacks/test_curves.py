@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
+from samegrad.callbacks.curves import draw_curves
 from samegrad.errors import OutputError
-from samegrad.trainer.curves import draw_curves
 
 
 def records(count: int, **changed: Any) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def test_losses_that_have_no_scale_are_drawn(loss: float | None, tmp_path: Path)
 def test_drawing_needs_neither_torch_nor_pyplot(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = None; from pathlib import Path\n"
-        "from samegrad.trainer.curves import draw_curves\n"
+        "from samegrad.callbacks.curves import draw_curves\n"
         "assert 'matplotlib' not in sys.modules\n"
         f"draw_curves({records(2)!r}, Path(sys.argv[1]), 'title')\n"
         "assert 'matplotlib.pyplot' not in sys.modules"
