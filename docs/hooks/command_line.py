@@ -22,7 +22,7 @@ PLACE = "<!-- the commands -->"
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Puts the reference in its place."""
-    return markdown.replace(PLACE, reference())
+    return markdown.replace(PLACE, reference()) if PLACE in markdown else markdown
 
 
 def commands() -> dict[str, Any]:
@@ -68,11 +68,13 @@ def _paragraph(text: str) -> str:
 
 
 def _parameter(command: str, parameter: Any) -> str:
-    """An option or an argument, as a term and its definition."""
-    names = [*parameter.opts, *parameter.secondary_opts]
-    is_option = names[0].startswith("-")
-    metavar = "" if parameter.metavar == "" or not is_option else f" {parameter.metavar or parameter.name.upper()}"
-    terms = [f"`{name}{metavar}`" for name in names] if is_option else [f"`{parameter.metavar or names[0].upper()}`"]
+    """An option or an argument, as a heading, so that the search and links find it, and its text."""
+    name = parameter.opts[0]
+    if name.startswith("-"):
+        metavar = "" if parameter.metavar == "" else f" {parameter.metavar or parameter.name.upper()}"
+        terms = [f"`{other}{metavar}`" for other in (*parameter.opts, *parameter.secondary_opts)]
+    else:
+        terms = [f"`{parameter.metavar or name.upper()}`"]
     default = parameter.default
     if parameter.required:
         text = "Required. "
@@ -80,9 +82,8 @@ def _parameter(command: str, parameter: Any) -> str:
         text = ""
     else:
         text = f"Default: `{default}`. "
-    anchor = _anchor(command, names[0])
-    term = f'<span id="{anchor}"></span>{", ".join(terms)}'
-    return f"{term}\n:   {text}{_plain(parameter.help or '')}"
+    attributes = f"#{_anchor(command, name)} data-toc-label='{name}'"
+    return f"#### {', '.join(terms)} {{ {attributes} }}\n\n{text}{_plain(parameter.help or '')}"
 
 
 def _plain(text: str) -> str:

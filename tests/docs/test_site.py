@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import html
+import inspect
 import re
 import subprocess
 import sys
@@ -11,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from docs.hooks.command_line import commands, reference
 from docs.hooks.repository_files import FILES, linked
 from mkdocs.config import load_config
-from tests.docs.pages import PAGES, ROOT
+from tests.docs.pages import DOCS, PAGES, ROOT
 
 import samegrad
 from samegrad import errors
@@ -125,6 +127,15 @@ def test_environment_variables_that_the_package_knows_are_documented() -> None:
     found = set(variables())
     assert "CUBLAS_WORKSPACE_CONFIG" in found
     assert not {name for name in found if name not in pages}
+
+
+def test_messages_that_foot_guns_quote_exist() -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    code += inspect.getsource(torch.nn.functional)
+    quoted = re.findall(r"^### \"(.+)\"$", (DOCS / "footguns.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(quoted) > 5
+    for piece in (piece.strip() for message in quoted for piece in re.split(r"[\d…]+", message)):
+        assert piece in code, piece
 
 
 def variables() -> Iterator[str]:
