@@ -64,7 +64,7 @@ def _command(name: str, command: Any) -> Iterator[str]:
 def _paragraph(text: str) -> str:
     """A paragraph of a help text; an example becomes a block of code."""
     example = re.fullmatch(r"Examples?:\s*(samegrad .*)", text.strip(), re.DOTALL)
-    return f"```console\n{example[1]}\n```" if example else _plain(text)
+    return f"```sh\n{example[1]}\n```" if example else _plain(text)
 
 
 def _parameter(command: str, parameter: Any) -> str:

@@ -41,29 +41,28 @@ def as_markdown(text: str, names: set[str]) -> str:
 def _paragraph(paragraph: str, names: set[str]) -> str:
     if all(line.startswith("    ") for line in paragraph.splitlines()):
         return paragraph  # code, or a drawing
-    entries = list(_entries(paragraph))
-    found = [_ITEM.fullmatch(entry) for entry in entries]
-    if not any(match and names.issuperset(re.split(r", | and ", match[1])) for match in found):
+    described, *raised = re.split(r"(?:\n|(?<=\.) )(?=Raises )", paragraph, maxsplit=1)
+    entries = list(_entries(described, names))
+    if not any(terms for terms, _ in entries):
         return _escaped(paragraph)
-    lines = []
-    for entry, match in zip(entries, found, strict=True):
-        if match is None:
-            lines.append(f"- {_escaped(entry)}")
+    items = (f"- {', '.join(f'`{term}`' for term in terms)}{': ' * bool(terms)}{text}" for terms, text in entries)
+    return "\n\n".join(["\n".join(items), *map(_escaped, raised)])
+
+
+def _entries(paragraph: str, names: set[str]) -> Iterator[tuple[list[str], str]]:
+    """The names and the text of each `name: text`; one begins with a line, or with a sentence within it."""
+    terms: list[str] = []
+    text: list[str] = []
+    for part in re.split(r"\n|(?<=\.) ", paragraph):
+        match = _ITEM.match(part)
+        found = re.split(r", | and ", match[1]) if match else []
+        if match and names.issuperset(found):
+            if text:
+                yield terms, _escaped(" ".join(text))
+            terms, text = found, [match[2]]
         else:
-            terms = ", ".join(f"`{name}`" for name in re.split(r", | and ", match[1]))
-            lines.append(f"- {terms}: {_escaped(match[2])}")
-    return "\n".join(lines)
-
-
-def _entries(paragraph: str) -> Iterator[str]:
-    """The entries of a list of `name: text`, each with its continuation lines, as one line."""
-    entry: list[str] = []
-    for line in paragraph.splitlines():
-        if entry and _ITEM.match(line):
-            yield " ".join(entry)
-            entry = []
-        entry.append(line.strip())
-    yield " ".join(entry)
+            text.append(part.strip())
+    yield terms, _escaped(" ".join(text))
 
 
 def _escaped(text: str) -> str:

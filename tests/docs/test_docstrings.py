@@ -11,12 +11,14 @@ from docs.hooks.docstrings import as_markdown
     [
         ("What it does.", {"x"}, "What it does."),
         (
-            "x: the first,\n    and more. y: other\ny: second",
-            {"x", "y"},
-            "- `x`: the first, and more. y: other\n- `y`: second",
+            "x: the first,\n    and more. y: second. Odd. w: no\nz: third",
+            {"x", "y", "z"},
+            "- `x`: the first, and more.\n- `y`: second. Odd. w: no\n- `z`: third",
         ),
         ("x, y: both", {"x", "y"}, "- `x`, `y`: both"),
         ("x and y: both", {"x", "y"}, "- `x`, `y`: both"),
+        ("x counts from 0. y: the other", {"x", "y"}, "- x counts from 0.\n- `y`: the other"),
+        ("x: it. Raises E if not.\ny: no", {"x"}, "- `x`: it.\n\nRaises E if not.\ny: no"),
         ("note: not a parameter", {"x"}, "note: not a parameter"),
         ("Drawn:\n\n    <x>\n        of_two *lines*", set(), "Drawn:\n\n    <x>\n        of_two *lines*"),
         ("cuda:<index>, not `<index>` nor *", set(), r"cuda:\<index>, not `<index>` nor \*"),
