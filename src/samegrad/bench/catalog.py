@@ -24,5 +24,9 @@ class Experiment:
         return run
 
 
-EXPERIMENTS: Mapping[str, Experiment] = {}
+EXPERIMENTS: Mapping[str, Experiment] = {
+    "batch-size": Experiment(
+        "How large a batch may be: accuracy by batch size, for each rule that scales the rate.", "batch_size"
+    ),
+}
 """Name on the command line -> experiment."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from samegrad.bench import EXPERIMENTS
+from samegrad.cli.train import Debug
+from samegrad.data import DATA
+from samegrad.trainer.job import MODEL_NAMES, TrainJob
 
 __all__ = ["bench"]
 
@@ -28,6 +32,9 @@ AsJson = Annotated[
 ]
 
 
+_BATCH_SIZE = TrainJob(model="mlp", optimizer="momentum", epochs=30, batch_size=256)
+
+
 @bench.callback(invoke_without_command=True)
 def _list(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
@@ -41,3 +48,43 @@ def _run(context: typer.Context, plot: Path | None, as_json: bool, **options: An
     from samegrad.cli.bench_display import show_experiment
 
     show_experiment(str(context.info_name), options, plot, as_json, command=context.obj)
+
+
+@bench.command(
+    "batch-size",
+    help=f"{EXPERIMENTS['batch-size'].summary}\n\n"
+    "Trains a model with batches of 256 to 4,096, as 1 to 16 devices would use that hold 256 examples each, once for "
+    "each rule of samegrad train --lr-rule. Every run sees the same examples as often.\n\n"
+    "Example: samegrad bench batch-size --data fashion-mnist --epochs 5 --plot batch-size.png",
+)
+def _batch_size(
+    context: typer.Context,
+    model: Annotated[str, typer.Option(help=f"The network: {', '.join(MODEL_NAMES)}.", metavar="NAME")] = "mlp",
+    data: Annotated[
+        str, typer.Option(help=f"Images to train and test on: {', '.join(DATA)}.", metavar="NAME")
+    ] = _BATCH_SIZE.data,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder with the files of the data set, for fashion-mnist.", metavar="DIR")
+    ] = None,
+    lr: Annotated[
+        float, typer.Option(help="Learning rate of SGD with momentum 0.9 for batches of 256.", metavar="RATE")
+    ] = _BATCH_SIZE.learning_rate,
+    epochs: Annotated[
+        int, typer.Option(help="Passes over the training images, of each run.", metavar="N", min=1)
+    ] = _BATCH_SIZE.epochs,
+    warmup_epochs: Annotated[
+        float,
+        typer.Option(help="Over how many of them a rate that is raised grows to its full size.", metavar="N", min=0),
+    ] = 5.0,
+    seed: Annotated[
+        int, typer.Option(help="Of the initial weights and the order of the images.", metavar="N", min=0)
+    ] = _BATCH_SIZE.seed,
+    devices: Annotated[
+        str, typer.Option(help="What to compute on, as for samegrad train; no part of the result.", metavar="LIST")
+    ] = "auto",
+    plot: Plot = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    job = replace(_BATCH_SIZE, model=model, data=data, data_dir=data_dir, lr=lr, epochs=epochs, seed=seed)
+    _run(context, plot, as_json, job=job, warmup_epochs=warmup_epochs, devices=devices)

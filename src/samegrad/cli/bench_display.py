@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -53,7 +53,7 @@ def show_experiment(
 
 def _run(name: str, options: Mapping[str, Any], console: Console) -> Result:
     """The result of the experiment; there is a bar meanwhile, if `console` is a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TimeElapsedColumn(), TimeRemainingColumn())
     shown = console.is_terminal and not console.is_dumb_terminal
     with Progress(*columns, console=console, transient=True, expand=True, disable=not shown) as bar:
         task = bar.add_task(f"bench {name}: starting", total=1.0)

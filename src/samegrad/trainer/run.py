@@ -46,7 +46,7 @@ from samegrad.trainer.warm_up import warmup
 from samegrad.workers import report
 from samegrad.workers.devices import usable_cores
 
-__all__ = ["run"]
+__all__ = ["load_split", "make_trainer", "run"]
 
 _LOADING = "loading the data"
 
@@ -60,8 +60,8 @@ def run(job: TrainJob) -> dict[str, Any]:
     postpone_compiler()
     if world.rank == 0:
         report({"event": "loading", "data": job.data})
-    split = _load(job, world)
-    trainer = _make_trainer(job, world, split)
+    split = load_split(job, world)
+    trainer = make_trainer(job, world, split)
     trainer.remember(REMEMBERED, _JobState(job))
     if job.resume is not None:
         trainer.resume(job.resume)
@@ -93,7 +93,7 @@ class _JobState:
         pass
 
 
-def _load(job: TrainJob, world: World) -> data.Split:
+def load_split(job: TrainJob, world: World) -> data.Split:
     """The data set; rank 0 first, which may have to fetch or parse it, so that the others find it done."""
     folder = None if job.data_dir is None else Path(job.data_dir)
     if world.rank == 0:
@@ -104,7 +104,8 @@ def _load(job: TrainJob, world: World) -> data.Split:
     return data.load(job.data, folder)
 
 
-def _make_trainer(job: TrainJob, world: World, split: data.Split) -> Trainer:
+def make_trainer(job: TrainJob, world: World, split: data.Split) -> Trainer:
+    """The Trainer of `job`, with new weights."""
     seed_generators(generator_key(job.seed, "init"), torch.device("cpu"))
     return Trainer(
         models.build(job.model, split.train.classes),
