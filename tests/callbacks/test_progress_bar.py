@@ -24,7 +24,7 @@ def step(number: int, epoch: int = 0) -> StepReport:
     return StepReport(epoch, number, 4, 32, 0.25, 0.5, steps_done=number + 1, epochs=2, lr=0.1)
 
 
-EPOCH = EpochReport(0, 128, 0.5, {"loss": 0.25, "accuracy": 0.9, "f1": 0.8}, 2.0, 0.1, 4, 2)
+EPOCH = EpochReport(0, 128, 0.5, {"loss": 0.25, "accuracy": 0.9, "f1": 0.8}, 2.0, 0.1, 4, 2, 0.1)
 
 
 def test_a_bar_tells_speed_and_remaining_time_and_leaves_a_line_per_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,5 +75,5 @@ def test_other_ranks_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_line_of_an_epoch_says_what_there_is() -> None:
-    report = EpochReport(8, 128, 0.5, {}, 2.0, 0.0, 36, 10)
+    report = EpochReport(8, 128, 0.5, {}, 2.0, 0.0, 36, 10, 0.1)
     assert epoch_line(report) == "epoch  9/10  train loss 0.5000  2.00 s"

@@ -30,7 +30,7 @@ def tell(board: TensorBoard, first: int, last: int) -> None:
         board.on_step(StepReport(epoch, step, STEPS, 32, float(done), 0.5, done, EPOCHS, lr=1 / done))
         if step + 1 == STEPS:
             metrics = {"loss": 2.0 * done, "accuracy": 0.5, "f1": math.nan}
-            board.on_epoch(EpochReport(epoch, 160, 1.0 * done, metrics, 2.0, 0.1, done, EPOCHS))
+            board.on_epoch(EpochReport(epoch, 160, 1.0 * done, metrics, 2.0, 0.1, done, EPOCHS, 0.1))
 
 
 def test_every_curve_counts_steps(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_writing_is_quiet(tmp_path: Path) -> None:
         "import sys; from samegrad.callbacks import TensorBoard; assert 'torch' not in sys.modules\n"
         "from samegrad.callbacks import EpochReport\n"
         "board = TensorBoard(sys.argv[1])\n"
-        "board.on_epoch(EpochReport(0, 9, 0.5, {}, 1.0, 0.0, 9, 1)); board.close()"
+        "board.on_epoch(EpochReport(0, 9, 0.5, {}, 1.0, 0.0, 9, 1, 0.1)); board.close()"
     )
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, str(tmp_path)], capture_output=True, text=True, check=False

@@ -116,7 +116,7 @@ def test_a_terminal_has_a_bar_that_leaves_only_lines(
     display.loading({"data": "synthetic"})
     display.header(HEADER)
     display.on_step(StepReport(0, 15, 64, 12345, 0.4, 10, steps_done=16, epochs=2, lr=0.1))
-    display.on_epoch(EpochReport(0, 2048, 0.5, {"loss": math.inf, "accuracy": 0.912}, 1.25, 0.1, 64, 2))
+    display.on_epoch(EpochReport(0, 2048, 0.5, {"loss": math.inf, "accuracy": 0.912}, 1.25, 0.1, 64, 2, 0.2))
     display.close()
     out, err = capsys.readouterr()
     assert out == ""

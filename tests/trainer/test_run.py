@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from samegrad import data
+from samegrad.callbacks.metrics_file import read_metrics
 from samegrad.data.synthetic import synthetic
 from samegrad.trainer import run, trainer
 from samegrad.trainer.job import TrainJob, resumed_job
@@ -41,11 +42,14 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         ({"lr_rule": "linear", "base_batch_size": 64, "warmup_epochs": 1.0}, [0.2] * 8),
     ],
 )
-def test_the_rate_is_scaled_and_warmed_up(fields: dict[str, Any], expected: list[float], rates: list[float]) -> None:
-    job = TrainJob(model="mlp", data="synthetic", batch_size=64, epochs=2, lr=0.2, **fields)
+def test_the_rate_is_scaled_and_warmed_up(
+    fields: dict[str, Any], expected: list[float], rates: list[float], tmp_path: Path
+) -> None:
+    job = TrainJob(model="mlp", data="synthetic", batch_size=64, epochs=2, lr=0.2, out=str(tmp_path), **fields)
     report = run.run(job)
     assert rates == pytest.approx(expected)
     assert rates[-1] == job.scaled_rate == report["scaled_lr"]  # to the last bit
+    assert [record["lr"] for record in read_metrics(tmp_path, 2)] == pytest.approx([expected[4], expected[-1]])
     told = ("lr", "lr_rule", "base_batch_size", "warmup_epochs")
     assert [report[name] for name in told] == [getattr(job, name) for name in told]
 

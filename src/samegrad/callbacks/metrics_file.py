@@ -57,6 +57,7 @@ def metrics_record(report: EpochReport) -> dict[str, Any]:
         "epoch": report.epoch + 1,
         "train_loss": _finite(report.train_loss),
         **{f"test_{name}": _finite(value) for name, value in report.metrics.items()},
+        "lr": _finite(report.lr),
         "seconds": report.seconds,
         "samples_per_second": report.examples / report.seconds,
     }

@@ -36,7 +36,7 @@ class EpochReport:
 
     epoch counts from 0. train_loss: the mean over its examples, each before the update of its own step.
     metrics: of the validation data, empty without. seconds: of training; validate_seconds: of validation.
-    steps_done, epochs: as in StepReport.
+    steps_done, epochs: as in StepReport. lr: the learning rate at its end, which the next step has.
     """
 
     epoch: int
@@ -47,6 +47,7 @@ class EpochReport:
     validate_seconds: float
     steps_done: int
     epochs: int
+    lr: float
 
 
 @dataclass(frozen=True, slots=True)

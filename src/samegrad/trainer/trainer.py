@@ -183,7 +183,9 @@ class Trainer:
                 start, at = time.perf_counter(), self.position
                 found = self.evaluate(validate, metrics) if validate is not None else {}
                 took, mean_loss = time.perf_counter() - start, at.summed_loss / at.counted
-                reports.append(EpochReport(at.epoch, at.example, mean_loss, found, at.seconds, took, at.steps, until))
+                reports.append(
+                    EpochReport(at.epoch, at.example, mean_loss, found, at.seconds, took, at.steps, until, self._lr())
+                )
                 self.position = at.next_epoch()
                 listeners.on_epoch(reports[-1])
                 if saving is not None and (saving.every == "epoch" or saving.is_due(self.position.steps)):
@@ -244,6 +246,9 @@ class Trainer:
         """SHA-256 over the model's state; equal on all ranks, and for any number of them."""
         return fingerprint(self.model)
 
+    def _lr(self) -> float:
+        return float(self.optimizer.param_groups[0].get("lr", "nan"))
+
     def _train_epoch(self, dataset: Any, saving: Saving | None, on_step: OnStep, until: int) -> bool:
         """Trains the rest of the epoch; returns whether it was stopped on the way. until: how many there will be."""
         recipe, length = self.recipe, dataset_length(dataset)
@@ -266,7 +271,7 @@ class Trainer:
             def get(shard: int, rows: Tensor = rows, parts: list[range] = parts) -> tuple[Any, Any]:
                 return fetch(dataset, rows[parts[shard].start : parts[shard].stop], recipe, self.epoch)
 
-            lr = float(self.optimizer.param_groups[0].get("lr", "nan"))
+            lr = self._lr()
             with as_recipe_says(recipe, self.device):
                 loss, count = self._step.run(self.epoch, step, [len(part) for part in parts], get)
             now = time.perf_counter()
