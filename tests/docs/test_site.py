@@ -16,7 +16,7 @@ import torch
 from docs.hooks.command_line import commands, reference
 from docs.hooks.repository_files import FILES, linked
 from mkdocs.config import load_config
-from tests.docs.pages import DOCS, PAGES, ROOT
+from tests.docs.pages import DOCS, PAGES, ROOT, fences
 
 import samegrad
 from samegrad import errors
@@ -162,7 +162,12 @@ def test_links_between_docs_and_the_root_lead_to_pages(before: str, after: str) 
     assert linked(before) == after
 
 
-def test_pages_have_no_wide_lines() -> None:
+def test_pages_and_their_code_have_no_wide_lines() -> None:
     for page in PAGES:
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
             assert len(line) <= 120 or line.startswith("|"), f"{page.name}:{number} has {len(line)} characters"
+        for fence in fences(page):
+            for number, line in enumerate(fence.text.splitlines(), fence.line):
+                assert len(line) <= 88 or fence.language != "python", (
+                    f"{page.name}:{number}: {len(line)} characters of code; the site is as wide as 88"
+                )
