@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from samegrad.errors import ConfigurationError
 
-__all__ = ["Recipe"]
+__all__ = ["PRECISIONS", "Precision", "Recipe"]
+
+Precision = Literal["fp32", "bf16", "fp16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 _BOUNDS = {"batch_size": (1, 1 << 40), "shards": (1, 1 << 16), "seed": (0, 1 << 128), "threads": (1, 1024)}
 
@@ -30,6 +33,10 @@ class Recipe:
     clip_norm: the largest norm that the gradient of all parameters together may have; it is scaled down to it.
     exact: refuse operations that do not give the same bits twice, which exist on CUDA and with several threads. False
         trades the guarantee for them.
+    precision: the number format of forward and backward where that is safe (autocast). bf16 has the range of fp32 and 8
+        bits of precision; fp16 has 11 bits and little range, so its loss is scaled. Parameters, gradients and their
+        sums stay in float32.
+    compile: whether the model is compiled by torch.compile, whose code rounds in other places.
     """
 
     batch_size: int = 256
@@ -39,6 +46,8 @@ class Recipe:
     threads: int = 1
     clip_norm: float | None = None
     exact: bool = True
+    precision: Precision = "fp32"
+    compile: bool = False
 
     def __post_init__(self) -> None:
         for name, (least, most) in _BOUNDS.items():
@@ -51,9 +60,13 @@ class Recipe:
         is_number = isinstance(clip, int | float) and not isinstance(clip, bool)
         if clip is not None and not (is_number and 0 < clip < float("inf")):
             raise ConfigurationError(f"recipe: clip_norm must be a positive number or None; got {clip!r}")
-        for name in ("shuffle", "exact"):
+        for name in ("shuffle", "exact", "compile"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigurationError(f"recipe: {name} must be True or False; got {getattr(self, name)!r}")
+        if self.precision not in PRECISIONS:
+            raise ConfigurationError(
+                f"recipe: precision must be one of {', '.join(PRECISIONS)}; got {self.precision!r} (--precision)"
+            )
         if self.batch_size < self.shards:
             raise ConfigurationError(
                 f"recipe: a minibatch of {self.batch_size} examples cannot be cut into {self.shards} shards of at "

@@ -17,6 +17,8 @@ class StepReport:
     `loss` their mean loss before the update, `seconds` the time since the step before ended. steps_done: all steps of
     the training so far, those before it was resumed too. epochs: so many will be done when `fit` has done what it was
     asked for. lr: the learning rate of this step (that of the optimizer's first group).
+    loss_scale: what the loss was multiplied by in fp16, else None. skipped: with it the gradient was not finite, so the
+    parameters were left alone; the next step has half the scale.
     """
 
     epoch: int
@@ -28,6 +30,8 @@ class StepReport:
     steps_done: int
     epochs: int
     lr: float
+    loss_scale: float | None = None
+    skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

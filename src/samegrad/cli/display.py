@@ -128,7 +128,8 @@ def _shards_text(record: dict[str, Any]) -> str:
         text = f"{record['shards']}: {where}, {subtrees} subtrees exchanged per step"
     cost = record["shard_cost"]
     if cost is None:
-        return f"{text}. What cutting costs was not measured: one minibatch takes long"
+        why = "it would have to be compiled" if record["compile"] else "one minibatch takes long"
+        return f"{text}. What cutting costs was not measured: {why}"
     if by_rank[0] == 1:
         return text
     return (
@@ -149,9 +150,11 @@ def _too_many_workers(record: dict[str, Any]) -> str | None:
 
 
 def _training_text(record: dict[str, Any]) -> str:
+    compiled = ", compiled" if record["compile"] else ""
     return (
         f"{record['optimizer']}, {_rate_text(record)}, batch {record['batch_size']}, "
-        f"{_counted(record['epochs'], 'epoch')}, seed {record['seed']}"
+        f"{_counted(record['epochs'], 'epoch')}, seed {record['seed']}, "
+        f"{record['precision']}{compiled}"
     )
 
 

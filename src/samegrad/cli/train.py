@@ -12,6 +12,7 @@ import typer
 from samegrad.cli import INTERRUPTED
 from samegrad.cli.resuming import given_options, resumed
 from samegrad.data import DATA
+from samegrad.recipe import PRECISIONS, Precision
 from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, UPDATES, SaveEvery, TrainJob, Update
 from samegrad.trainer.learning_rate import RATE_RULES, RateRule
 
@@ -180,6 +181,26 @@ def train(
     threads: Annotated[
         int, typer.Option(help="CPU threads of each worker.", metavar="N", min=1, rich_help_panel=_RECIPE)
     ] = _DEFAULT.threads,
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="Number format of forward and backward: fp32; bf16, often faster, with fewer digits; fp16, for GPUs "
+            "without bf16, with a scaled loss. Parameters and sums of gradients are fp32.",
+            metavar="NAME",
+            callback=_one_of(PRECISIONS),
+            rich_help_panel=_RECIPE,
+        ),
+    ] = _DEFAULT.precision,
+    compile: Annotated[
+        bool,
+        typer.Option(
+            "--compile",
+            help="Compile the model with torch.compile: faster steps after a minute or so of compiling. Needs a C++ "
+            "compiler on the CPU.",
+            metavar="",
+            rich_help_panel=_RECIPE,
+        ),
+    ] = _DEFAULT.compile,
     devices: Annotated[
         str,
         typer.Option(
@@ -274,6 +295,8 @@ def train(
         epochs=epochs,
         seed=seed,
         threads=threads,
+        precision=cast(Precision, precision),
+        compile=compile,
         shares=_parse_numbers(shares),
         update=cast(Update, update),
         out=out,

@@ -9,6 +9,7 @@ import torch
 from torch.utils import deterministic
 
 from samegrad.errors import TrainingError
+from samegrad.parallel.compilation import compiling
 from samegrad.recipe import Recipe
 
 __all__ = ["as_recipe_says"]
@@ -18,17 +19,18 @@ __all__ = ["as_recipe_says"]
 def as_recipe_says(recipe: Recipe, device: torch.device) -> Iterator[None]:
     """Computes with the recipe's threads and, where it is exact, with operations that repeat their bits.
 
-    Everything is put back afterwards. On CUDA, and on the CPU with several threads, an operation
-    without a deterministic kernel raises TrainingError.
+    Everything is put back afterwards. On CUDA, and on the CPU with several threads, an operation without a
+    deterministic kernel raises TrainingError. What is compiled meanwhile is compiled for the recipe, too.
     """
     threads = torch.get_num_threads()
     if threads != recipe.threads:
         torch.set_num_threads(recipe.threads)
     try:
-        if recipe.exact and (device.type == "cuda" or recipe.threads > 1):
-            with _deterministic():
-                yield
-        else:
+        with contextlib.ExitStack() as settings:
+            if recipe.exact and (device.type == "cuda" or recipe.threads > 1):
+                settings.enter_context(_deterministic())
+            if recipe.compile:
+                settings.enter_context(compiling(recipe))
             yield
     finally:
         if threads != recipe.threads:

@@ -34,6 +34,7 @@ UNIT = 256
 
 def evaluate(
     model: nn.Module,
+    forward: Callable[[Any], Any],
     loss: Callable[[Any, Any], Tensor],
     dataset: Any,
     metrics: Mapping[str, Metric] | None,
@@ -42,7 +43,7 @@ def evaluate(
     world: World,
     device: torch.device,
 ) -> dict[str, float]:
-    """The mean of the loss and of each metric over `dataset`; see `Trainer.evaluate`."""
+    """The mean of the loss and of each metric over `dataset`, by `forward` of `model`; see `Trainer.evaluate`."""
     length = dataset_length(dataset)
     if metrics is not None and "loss" in metrics:
         raise ConfigurationError("evaluate: a metric must not be called 'loss', as the mean loss itself is; rename it")
@@ -61,7 +62,7 @@ def evaluate(
             seed_generators(generator_key(recipe.seed, "evaluate", unit), device)
             with torch.no_grad():
                 buffers.put_back()
-                output = model(X)
+                output = forward(X)
                 count = float(len(indices) if weight is None else weight(X, y))
                 if metrics is None:
                     metrics = {"accuracy": accuracy} if suits_accuracy(output, y) else {}

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from samegrad.data import DATA
 from samegrad.errors import ConfigurationError
-from samegrad.recipe import Recipe
+from samegrad.recipe import Precision, Recipe
 from samegrad.trainer.checkpoint_files import find_checkpoint, read_record
 from samegrad.trainer.learning_rate import RATE_RULES, RateRule, scaled_rate
 from samegrad.trainer.packing import unpack
@@ -55,6 +55,7 @@ _LASTING = (
     *("model", "data", "data_dir", "batch_size", "shards", "lr", "optimizer", "epochs", "seed", "threads"),
     *("lr_rule", "base_batch_size", "warmup_epochs"),
     *("save_every", "keep", "tensorboard"),
+    *("precision", "compile"),
 )
 
 
@@ -62,7 +63,8 @@ _LASTING = (
 class TrainJob:
     """One training run; its fields are plain JSON values, checked when it is made.
 
-    batch_size, shards, seed, threads: those of the `recipe`. lr: None means that of `LEARNING_RATES`.
+    batch_size, shards, seed, threads, precision, compile: those of the `recipe`. lr: None means that of
+    `LEARNING_RATES`.
     lr_rule, base_batch_size: see `scaled_rate`. warmup_epochs: over how many epochs the rate grows from `lr` to the
         scaled one; may be a fraction.
     data_dir: a folder with the files of the data set; None where it is not read from files, or for the default folder.
@@ -85,6 +87,8 @@ class TrainJob:
     epochs: int = 15
     seed: int = 0
     threads: int = 1
+    precision: Precision = "fp32"
+    compile: bool = False
     shares: tuple[float, ...] | None = None
     update: Update = "auto"
     out: str | None = None
@@ -118,7 +122,14 @@ class TrainJob:
     @property
     def recipe(self) -> Recipe:
         """All that determines the result, besides model, data and optimizer."""
-        return Recipe(batch_size=self.batch_size, shards=self.shards, seed=self.seed, threads=self.threads)
+        return Recipe(
+            batch_size=self.batch_size,
+            shards=self.shards,
+            seed=self.seed,
+            threads=self.threads,
+            precision=self.precision,
+            compile=self.compile,
+        )
 
     @property
     def learning_rate(self) -> float:

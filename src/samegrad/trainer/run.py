@@ -57,7 +57,8 @@ def run(job: TrainJob) -> dict[str, Any]:
     Where it was stopped before its end, the report is {"stopped": {"epoch": the one it is in, "steps": done in all}}.
     """
     world = current_world()
-    postpone_compiler()
+    if not job.compile:
+        postpone_compiler()
     if world.rank == 0:
         report({"event": "loading", "data": job.data})
     split = load_split(job, world)
@@ -159,6 +160,8 @@ def _facts(job: TrainJob, trainer: Trainer, examples: int) -> dict[str, Any]:
         "optimizer": job.optimizer,
         "seed": job.seed,
         "threads": job.threads,
+        "precision": job.precision,
+        "compile": job.compile,
         "devices": list(trainer.world.devices),
         "world_size": trainer.world.size,
         "update": _update(job, trainer.world),

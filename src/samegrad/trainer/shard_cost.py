@@ -19,6 +19,7 @@ from samegrad.parallel.buffers import KeptBuffers
 from samegrad.parallel.execution import as_recipe_says
 from samegrad.shards import even
 from samegrad.trainer.batches import dataset_length, fetch
+from samegrad.trainer.precision import in_precision
 from samegrad.trainer.step import to_device
 from samegrad.trainer.trainer import Trainer
 
@@ -33,14 +34,18 @@ def shard_cost(
 ) -> float | None:
     """How many times as long the shards of this rank take as the same examples in one piece; None if not measured.
 
-    It is not measured where that would take longer than about `budget_s` seconds. The model is afterwards as it was,
-    bit for bit, and without gradients. The global generators are not put back: every shard seeds them anyway.
+    It is not measured where that would take longer than about `budget_s` seconds, or would have to be compiled. The
+    model is afterwards as it was, bit for bit, and without gradients. The global generators are not put back: every
+    shard seeds them anyway.
     """
     recipe, device, held = trainer.recipe, trainer.device, trainer.cut[trainer.world.rank]
     count = min(recipe.batch_size, dataset_length(dataset))
     parts = [part for part in even(count, recipe.shards)[held.start : held.stop] if part]
     if len(parts) < 2:
         return 1.0
+    if recipe.compile:
+        return None
+    forward, loss = in_precision(trainer.model, recipe, device), in_precision(loss, recipe, device)
     whole = range(parts[0].start, parts[-1].stop)
 
     def compute(ranges: list[range]) -> float:
@@ -50,7 +55,7 @@ def shard_cost(
         _synchronize(device)
         start = time.perf_counter()
         for X, y in batches:
-            loss(trainer.model(X), y).backward()
+            loss(forward(X), y).backward()
         _synchronize(device)
         return time.perf_counter() - start
 

@@ -26,6 +26,7 @@ from samegrad.parallel.nested import map_tensors
 from samegrad.parallel.world import World
 from samegrad.recipe import Recipe
 from samegrad.shards import Node, leaves_of, subtrees, tree_sum
+from samegrad.trainer.precision import LossScaler
 
 __all__ = ["ShardedStep", "Weight", "to_device"]
 
@@ -46,14 +47,19 @@ def _first_present(fractions: Sequence[float | None]) -> int:
 class ShardedStep:
     """Steps of `model` under `recipe`; this rank computes the shards `cut[rank]` of each minibatch.
 
+    forward, loss: how outputs and loss are computed; see `in_precision` and `compiled`.
     owned_by: the positions of the parameters that each rank updates, if they are shared; None if everyone updates all.
     stop_wanted: asked in each step; `stop_agreed` is true after a step in which it was so on some rank.
     scheduler: stepped after every step of the optimizer.
+
+    scaler: of the loss, in fp16; else None. `skipped` is true after a step whose gradient was not finite in fp16, and
+    which therefore has not changed the parameters.
     """
 
     def __init__(
         self,
         model: nn.Module,
+        forward: Callable[[Any], Any],
         loss: Callable[[Any, Any], Tensor],
         optimizer: torch.optim.Optimizer,
         recipe: Recipe,
@@ -65,10 +71,13 @@ class ShardedStep:
         stop_wanted: Callable[[], bool] = lambda: False,
         scheduler: LRScheduler | None = None,
     ) -> None:
-        self._model, self._loss, self._optimizer, self._scheduler = model, loss, optimizer, scheduler
+        self._model, self._forward, self._loss = model, forward, loss
+        self._optimizer, self._scheduler = optimizer, scheduler
         self._recipe, self._world, self._device = recipe, world, device
         self._cut, self._weight, self._owned_by = cut, weight, owned_by
         self._stop_wanted, self.stop_agreed = stop_wanted, False
+        self.scaler = LossScaler() if recipe.precision == "fp16" else None
+        self.skipped = False
         self._parameters = list(model.parameters())
         own = None if owned_by is None else owned_by[world.rank]
         self._gradients = GradientSum(list(model.named_parameters()), world.group, cut, recipe.shards, own)
@@ -178,7 +187,7 @@ class ShardedStep:
     def _forward_backward(self, epoch: int, step: int, shard: int, fraction: float, batch: tuple[Any, Any]) -> Tensor:
         X, y = to_device(batch, self._device)
         seed_generators(generator_key(self._recipe.seed, "shard", epoch, step, shard), self._device)
-        loss = self._loss(self._model(X), y)
+        loss = self._loss(self._forward(X), y)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise TrainingError(f"the loss must be one number, the mean over the examples it is given; got {found}")
@@ -186,8 +195,11 @@ class ShardedStep:
             raise TrainingError(
                 "the loss does not depend on any parameter that is trained; is everything frozen, or detached?"
             )
+        if self._recipe.precision != "fp32" and loss.dtype in (torch.bfloat16, torch.float16):
+            loss = loss.float()  # which has room for the scale, and digits for the fraction
+        factor = fraction if self.scaler is None else fraction * self.scaler.scale
         # Not backward(gradient), which has torch import a library of symbols (0.3 s) to check the gradient's shape.
-        (loss if fraction == 1.0 else loss * fraction).backward()
+        (loss if factor == 1.0 else loss * factor).backward()
         return loss.detach()
 
     def _exchange(
@@ -217,17 +229,21 @@ class ShardedStep:
             if not math.isfinite(loss):
                 self._gradients.begin()
                 self._buffers.put_back()
+                advice = "fp16 cannot hold numbers above 65504, which bf16 can. " if self.scaler is not None else ""
                 raise NonFiniteLoss(
                     f"the loss is {loss} in epoch {epoch}, step {step}, shard {shard} of {len(losses)} (all counted "
-                    f"from 0); the parameters are those of the step before. A smaller learning rate, or a recipe with "
-                    f"clip_norm, often helps; if not, look at the examples of this shard"
+                    f"from 0); the parameters are those of the step before. {advice}A smaller learning rate, or a "
+                    f"recipe with clip_norm, often helps; if not, look at the examples of this shard"
                 )
 
     def _update(self) -> None:
-        if self._recipe.clip_norm is not None:
-            clip_gradients(self._parameters, self._recipe.clip_norm, self._world.group, self._owned_by)
-        self._optimizer.step()
-        if self._scheduler is not None:  # also where this rank owns none of the parameters that were updated
-            self._scheduler.step()
+        group, is_shared = self._world.group, self._owned_by is not None
+        self.skipped = self.scaler is not None and not self.scaler.unscale(self._parameters, group, is_shared)
+        if not self.skipped:
+            if self._recipe.clip_norm is not None:
+                clip_gradients(self._parameters, self._recipe.clip_norm, group, self._owned_by)
+            self._optimizer.step()
+            if self._scheduler is not None:  # also where this rank owns none of the parameters that were updated
+                self._scheduler.step()
         if self._owned_by is not None and self._world.host is not None:
             self._world.host.counters.barrier("updating")  # nobody reads a parameter before its owner has updated it

@@ -15,6 +15,7 @@ from samegrad.callbacks.callback import Callback
 from samegrad.callbacks.reports import EpochReport, OnEpoch, OnSave, OnStep, StepReport
 from samegrad.errors import ConfigurationError
 from samegrad.parallel import parameters as homes
+from samegrad.parallel.compilation import check_not_compiled, compiled
 from samegrad.parallel.execution import as_recipe_says
 from samegrad.parallel.fingerprint import fingerprint
 from samegrad.parallel.generators import kept_generators
@@ -28,6 +29,7 @@ from samegrad.trainer.keeper import Keeper
 from samegrad.trainer.listeners import Listeners
 from samegrad.trainer.metrics import Metric
 from samegrad.trainer.position import Position
+from samegrad.trainer.precision import in_precision
 from samegrad.trainer.same_data import compare_data, first_example
 from samegrad.trainer.saving import Saving
 from samegrad.trainer.scheduling import MakeScheduler, kind_of, make_scheduler, scheduler_entries
@@ -80,7 +82,9 @@ class Trainer:
         first = next(iter(model.parameters()), None)
         self.device = self.world.device if launched or first is None else first.device
         self.model = model.to(self.device)
-        self._loss, self._weight = loss, weight
+        if self.recipe.exact:
+            check_not_compiled(model)
+        self._loss, self._weight = in_precision(loss, self.recipe, self.device), weight
         homes.compare_models(model, self.world.group, [f"recipe {self.recipe}", f"cut {self.cut}", f"update {update}"])
         homes.replicate(model, self.world.group)
         owned_by = share_parameters(self.model, self.world) if update == "owner" else None
@@ -88,9 +92,12 @@ class Trainer:
         self.scheduler = make_scheduler(scheduler, self.optimizer)
         entries = [*optimizer_entries(self.optimizer), *scheduler_entries(self.scheduler)]
         homes.compare(entries, self.world.group, "making a Trainer: comparing optimizers")
+        forward = compiled(model, self.device) if self.recipe.compile else model
+        self._forward = in_precision(forward, self.recipe, self.device)
         self._step = ShardedStep(
             model,
-            loss,
+            self._forward,
+            self._loss,
             self.optimizer,
             self.recipe,
             self.world,
@@ -106,6 +113,8 @@ class Trainer:
         self._keeper = Keeper(TrainingState(model, self.optimizer, self.recipe, self.world, own))
         if self.scheduler is not None:
             self.remember(kind_of(self.scheduler), self.scheduler)
+        if self._step.scaler is not None:
+            self.remember("loss scaler", self._step.scaler)
         self.position = Position()
         self.stopped = False
         self._stop = False
@@ -239,7 +248,15 @@ class Trainer:
         """
         with as_recipe_says(self.recipe, self.device), kept_generators(self.device):
             return evaluate(
-                self.model, self._loss, dataset, metrics, self._weight, self.recipe, self.world, self.device
+                self.model,
+                self._forward,
+                self._loss,
+                dataset,
+                metrics,
+                self._weight,
+                self.recipe,
+                self.world,
+                self.device,
             )
 
     def fingerprint(self) -> str:
@@ -272,6 +289,7 @@ class Trainer:
                 return fetch(dataset, rows[parts[shard].start : parts[shard].stop], recipe, self.epoch)
 
             lr = self._lr()
+            scale = None if self._step.scaler is None else self._step.scaler.scale
             with as_recipe_says(recipe, self.device):
                 loss, count = self._step.run(self.epoch, step, [len(part) for part in parts], get)
             now = time.perf_counter()
@@ -287,7 +305,21 @@ class Trainer:
                 at.seconds + seconds,
             )
             self._keeper.check()
-            on_step(StepReport(self.epoch, step, steps, len(rows), loss, seconds, self.position.steps, until, lr))
+            on_step(
+                StepReport(
+                    self.epoch,
+                    step,
+                    steps,
+                    len(rows),
+                    loss,
+                    seconds,
+                    self.position.steps,
+                    until,
+                    lr,
+                    scale,
+                    self._step.skipped,
+                )
+            )
             if self._step.stop_agreed:
                 return True
             if saving is not None and saving.is_due(self.position.steps) and step + 1 < steps:
