@@ -22,6 +22,8 @@ def test_the_defaults_are_the_published_ones() -> None:
         "threads": 1,
         "clip_norm": None,
         "exact": True,
+        "precision": "fp32",
+        "compile": False,
     }
 
 
@@ -42,6 +44,7 @@ def test_a_recipe_is_a_value() -> None:
         {"clip_norm": 1},
         {"clip_norm": 1e-9},
         {"shuffle": False, "exact": False, "threads": 64},
+        {"precision": "bf16", "compile": True},
     ],
 )
 def test_edges_that_are_allowed(fields: dict[str, Any]) -> None:
@@ -71,7 +74,13 @@ def test_a_norm_that_cannot_limit_is_refused(value: Any) -> None:
         Recipe(clip_norm=value)
 
 
-@pytest.mark.parametrize("name", ["shuffle", "exact"])
+@pytest.mark.parametrize("value", ["float32", "FP16", 16, None])
+def test_a_precision_that_is_not_known_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"precision must be one of fp32, bf16, fp16; got {value!r}"):
+        Recipe(precision=value)
+
+
+@pytest.mark.parametrize("name", ["shuffle", "exact", "compile"])
 @pytest.mark.parametrize("value", [0, 1, None, "yes"])
 def test_a_switch_is_true_or_false(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} must be True or False; got {value!r}"):
@@ -86,7 +95,14 @@ def test_a_minibatch_that_cannot_fill_its_shards_is_refused_with_both_ways_out()
 
 
 @pytest.mark.parametrize(
-    "recipe", [Recipe(), Recipe(32, 4, 7, False, 2, 0.5, False), Recipe(clip_norm=1), Recipe(seed=2**70)]
+    "recipe",
+    [
+        Recipe(),
+        Recipe(32, 4, 7, False, 2, 0.5, False),
+        Recipe(clip_norm=1),
+        Recipe(seed=2**70),
+        Recipe(precision="fp16"),
+    ],
 )
 def test_json_gives_back_the_same_recipe(recipe: Recipe) -> None:
     assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe

@@ -36,6 +36,8 @@ HEADER: dict[str, Any] = {
     "epochs_done": 0.0,
     "steps_done": 0,
     "seed": 0,
+    "precision": "fp32",
+    "compile": False,
 }
 
 

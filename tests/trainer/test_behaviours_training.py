@@ -10,11 +10,12 @@ import hashlib
 import json
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
+from tests.trainer.spoilable import Spoilable, batches
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -326,6 +327,25 @@ def prediction_on_one_rank() -> Any:
     return agreed(fingerprint(trainer.model))
 
 
+def infinite_on_one_rank() -> dict[str, Any]:
+    """An infinite gradient in one shard of step 2; what every step left, by way of updating."""
+    found: dict[str, Any] = {}
+    updates: tuple[Literal["replicated", "owner"], ...] = ("replicated", "owner")
+    for update in updates:
+        trainer = Trainer(
+            Spoilable(), F.cross_entropy, momentum, Recipe(16, clip_norm=0.5, precision="fp16"), update=update
+        )
+        rows = []
+        for X, y in batches(5, spoilt_step=2):
+            loss = trainer.step(X, y)
+            scaler = trainer._step.scaler
+            assert scaler is not None
+            rows.append((loss.hex(), scaler.scale, trainer._step.skipped, trainer.fingerprint()))
+        found[update] = rows
+    assert len(set(current_world().group.gather(repr(found).encode()))) == 1, "the ranks disagree"
+    return found
+
+
 SITUATIONS: dict[str, Callable[[], Any]] = {
     "mean or sum": lambda: sharded_steps(linear(), REGRESSION, F.mse_loss, sgd),
     "unused by some": lambda: sharded_steps(heads(), head_batches(), F.mse_loss, momentum),
@@ -339,6 +359,7 @@ SITUATIONS: dict[str, Callable[[], Any]] = {
     "metrics": different_metrics,
     "not finite": loss_not_finite,
     "prediction": prediction_on_one_rank,
+    "infinite": infinite_on_one_rank,
 }
 
 
@@ -460,6 +481,19 @@ def test_a_loss_that_is_not_finite_on_one_rank(results: Results) -> None:
     equal afterwards; what is drawn next does not depend on the rank either."""
     message, _, _ = same(results, "not finite")
     assert "step 1, shard 4 of 8" in message
+
+
+def test_inf_on_one_rank(results: Results) -> None:
+    """Different loss scales by rank: unscaled gradients differ, weights diverge; inf injected on one rank only at step
+    2. Right: same decision (skip, scale) on all ranks; equal afterwards. Here also: the same for any number of workers,
+    and whoever updates."""
+    found = same(results, "infinite")
+    assert found["replicated"] == found["owner"]
+    rows = found["replicated"]
+    assert [scale for _, scale, _, _ in rows] == [2.0**16, 2.0**16, 2.0**15, 2.0**15, 2.0**15]
+    assert [skipped for _, _, skipped, _ in rows] == [False, False, True, False, False]
+    assert rows[1][3] == rows[2][3]
+    assert len({fingerprint for *_, fingerprint in rows}) == 4
 
 
 def test_prediction_on_rank_0_only(results: Results) -> None:

@@ -44,6 +44,7 @@ def compiling(recipe: Recipe) -> Iterator[None]:
     import torch._dynamo.config as tracing
     import torch._inductor.config as generating
     from torch._dynamo.exc import FailOnRecompileLimitHit
+    from torch._inductor.exc import InductorError
 
     versions = {
         "recompile_limit": _MOST_VERSIONS,
@@ -56,6 +57,14 @@ def compiling(recipe: Recipe) -> Iterator[None]:
     try:
         with tracing.patch(versions), generating.patch(kernels):
             yield
+    except InductorError as error:
+        if not isinstance(error.inner_exception, ImportError):
+            raise
+        raise TrainingError(
+            f"compiled code of an earlier run cannot be loaded; it is half-written, perhaps, because that run was "
+            f"killed while it compiled: {error.inner_exception}. Remove the file, or the folder of torch's cache that "
+            f"it is in"
+        ) from error
     except FailOnRecompileLimitHit as error:
         raise TrainingError(
             f"a part of the model would have to be compiled in more than {_MOST_VERSIONS} versions. Every shape of a "

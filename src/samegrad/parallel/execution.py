@@ -29,6 +29,8 @@ def as_recipe_says(recipe: Recipe, device: torch.device) -> Iterator[None]:
         with contextlib.ExitStack() as settings:
             if recipe.exact and (device.type == "cuda" or recipe.threads > 1):
                 settings.enter_context(_deterministic())
+            if torch.is_autocast_enabled(device.type):  # the caller's; forward and loss have that of the recipe
+                settings.enter_context(torch.autocast(device.type, enabled=False))
             if recipe.compile:
                 settings.enter_context(compiling(recipe))
             yield

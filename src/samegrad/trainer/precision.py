@@ -27,19 +27,17 @@ _GROWS_AFTER = 2000  # good steps in a row
 
 
 def in_precision(function: Callable[..., Any], recipe: Recipe, device: torch.device) -> Callable[..., Any]:
-    """`function`, computed in the recipe's precision on `device`, whatever autocast the caller is in."""
-    dtype, kind = _DTYPES[recipe.precision], device.type
+    """`function`, computed in the recipe's precision on `device`; to be called `as_recipe_says`."""
+    dtype = _DTYPES[recipe.precision]
+    if dtype is None:
+        return function
 
     def computed(*arguments: Any) -> Any:
-        nested = torch.is_autocast_enabled(kind)
-        if dtype is None and not nested:
-            return function(*arguments)
         try:
-            with torch.autocast(kind, dtype=dtype, enabled=dtype is not None):
+            with torch.autocast(device.type, dtype=dtype):
                 return function(*arguments)
-        finally:
-            if nested:  # torch would keep the weights that it cast until the caller's autocast ends: stale by then
-                torch.clear_autocast_cache()
+        finally:  # within an autocast of the caller, torch would keep the weights that it cast: stale after the step
+            torch.clear_autocast_cache()
 
     return computed
 

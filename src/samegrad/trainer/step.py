@@ -195,8 +195,6 @@ class ShardedStep:
             raise TrainingError(
                 "the loss does not depend on any parameter that is trained; is everything frozen, or detached?"
             )
-        if self._recipe.precision != "fp32" and loss.dtype in (torch.bfloat16, torch.float16):
-            loss = loss.float()  # which has room for the scale, and digits for the fraction
         factor = fraction if self.scaler is None else fraction * self.scaler.scale
         # Not backward(gradient), which has torch import a library of symbols (0.3 s) to check the gradient's shape.
         (loss if factor == 1.0 else loss * factor).backward()
