@@ -66,7 +66,7 @@ class LossScaler:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         is_finite = _are_finite(gradients)
         if is_shared:
-            is_finite = all(record == b"\1" for record in group.gather(bytes([is_finite])))
+            is_finite = all(record == b"\1" for record in group.gather(bytes([is_finite]), "scaling the loss"))
         if is_finite and gradients:
             with torch.no_grad():
                 torch._foreach_mul_(gradients, 1.0 / self.scale)
