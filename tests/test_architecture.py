@@ -22,7 +22,7 @@ PACKAGE = ROOT / "src" / "samegrad"
 # Upper may import lower, never the reverse; `|` separates siblings, which may not import each other.
 DRAWING = """\
     cli
-    bench
+    bench | runs
     trainer
     parallel | testing | callbacks
     executors | workers
@@ -34,7 +34,7 @@ DRAWING = """\
 LAYERS = [line.replace("|", " ").split() for line in DRAWING.splitlines()]
 HEIGHT = {unit: -depth for depth, layer in enumerate(LAYERS) for unit in layer}
 
-TORCH_FREE = ["errors", "units", "files", "shards", "recipe", "keys", "callbacks", "bench", "cli"]
+TORCH_FREE = ["errors", "units", "files", "shards", "recipe", "keys", "callbacks", "runs", "bench", "cli"]
 HEAVY = ["torch", "numpy", "matplotlib", "typer", "rich"]
 MAX_LINES = 400
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
-from samegrad.callbacks.curves import draw_curves
+from samegrad.callbacks.curves import Curves, draw_curves
+from samegrad.callbacks.metrics_file import MetricsFile
+from samegrad.callbacks.reports import EpochReport
 from samegrad.errors import OutputError
 
 
@@ -55,3 +57,49 @@ def test_a_path_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> Non
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OutputError, match=r"a\.png: could not be written"):
         draw_curves(records(1), tmp_path / "file" / "a.png", "title")
+
+
+def test_without_accuracy_there_are_losses_only(tmp_path: Path) -> None:
+    draw_curves([{"epoch": 1, "train_loss": 0.5}], tmp_path / "a.png", "title")
+    draw_curves(records(2), tmp_path / "b.png", "title")
+    assert imread(tmp_path / "a.png").shape[1] < imread(tmp_path / "b.png").shape[1]
+
+
+def epoch(number: int) -> EpochReport:
+    return EpochReport(number, 100, 0.5, {"loss": 0.4, "accuracy": 0.9}, 2.0, 0.1, 10 * number, 9)
+
+
+def test_curves_are_drawn_after_an_epoch_but_sparingly_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    drawn: list[int] = []
+
+    def draw(epochs: list[dict[str, Any]], path: Path, title: str) -> None:
+        nonlocal now
+        assert (path, title) == (tmp_path / "curves.png", "title")
+        drawn.append(len(epochs))
+        now += 1.0
+
+    monkeypatch.setattr("samegrad.callbacks.curves.draw_curves", draw)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    metrics, curves = MetricsFile(tmp_path), Curves(tmp_path, "title")
+    for number in range(30):
+        now += 1.0
+        metrics.on_epoch(epoch(number))
+        curves.on_epoch(epoch(number))
+    assert drawn == [1, 21]  # a drawing takes a second, so the next one comes after twenty
+    curves.close()
+    curves.close()
+    assert drawn == [1, 21, 30]
+
+
+def test_curves_need_a_metrics_file_before_them(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="List a MetricsFile of this folder before Curves"):
+        Curves(tmp_path).on_epoch(epoch(0))
+
+
+def test_other_ranks_draw_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("samegrad.callbacks.curves.is_first_rank", lambda: False)
+    Curves(tmp_path).on_epoch(epoch(0))
+    assert list(tmp_path.iterdir()) == []

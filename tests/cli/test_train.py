@@ -44,7 +44,7 @@ REPORT_FIELDS = {
         "update",
     ),
     *("devices", "world_size", "cores", "samegrad_version", "torch_version", "python_version", "platform"),
-    *("weights", "start_up_seconds"),
+    *("weights", "command", "start_up_seconds"),
 }
 
 
@@ -122,7 +122,7 @@ def cores_text() -> str:
 def test_files_of_a_later_run_replace_those_of_an_earlier_one(runs: dict[int, Run]) -> None:
     last = runs[3]
     assert sorted(path.name for path in last.out.iterdir()) == sorted(
-        [".lock", "curves.png", "metrics.jsonl", "report.json", *FILES_OF_CHECKPOINT]
+        [".lock", "curves.png", "metrics.jsonl", "report.html", "report.json", *FILES_OF_CHECKPOINT]
     )
     assert json.loads((last.out / "report.json").read_bytes()) == last.report
     assert (last.out / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,14 +12,51 @@ import pytest
 
 from samegrad.cli import main, training
 
-COMMAND = [sys.executable, "-m", "samegrad", "train"]
 OPTIONS = ["--data", "synthetic", "--model", "mlp", "--batch-size", "64", "--epochs", "2", "--devices", "cpu:2"]
 STEPS = 32  # of an epoch
 
 
 def train(*options: object) -> subprocess.CompletedProcess[str]:
+    return samegrad("train", *options)
+
+
+def samegrad(*words: object) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"} | {"COLUMNS": "80"}
-    return subprocess.run([*COMMAND, *map(str, options)], capture_output=True, text=True, check=False, env=environment)
+    return subprocess.run(
+        [sys.executable, "-m", "samegrad", *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+
+
+@pytest.mark.dist
+def test_report_page_and_show_agree(tmp_path: Path) -> None:
+    runs = []
+    for devices in ("cpu:1", "cpu:2"):
+        ended = train(*OPTIONS, "--devices", devices, "--out", tmp_path / devices)
+        assert ended.returncode == 0, ended.stderr
+        runs.append(str(tmp_path / devices))
+    reports = [json.loads((Path(run) / "report.json").read_bytes()) for run in runs]
+    shown = samegrad("show", *runs, "--json")
+    for report, summary in zip(reports, json.loads(shown.stdout), strict=True):
+        assert {name: summary[name] for name in report} == report
+        assert summary["state"] == "finished"
+        assert [epoch["epoch"] for epoch in summary["metrics"]] == [1, 2]
+    table = samegrad("show", *runs)
+    for run, report in zip(runs, reports, strict=True):
+        page = (Path(run) / "report.html").read_text(encoding="utf-8")
+        for part in (report["fingerprint"], f"{report['train_loss']:.4f}", f"{100 * report['test_accuracy']:.1f} %"):
+            assert part in page
+            assert part[:8] in table.stdout
+        assert report["command"] in page
+    same = (
+        f"Same result, bit for bit (fingerprint {reports[0]['fingerprint'][:8]}): {runs[0]} (cpu), {runs[1]} (cpu × 2)."
+    )
+    assert same in table.stdout
+    again = samegrad(*reports[1]["command"].split()[1:], "--json")
+    assert json.loads(again.stdout)["fingerprint"] == reports[0]["fingerprint"]
 
 
 @pytest.mark.dist

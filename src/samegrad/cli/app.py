@@ -12,6 +12,8 @@ import typer
 from samegrad import __version__
 from samegrad.cli import EXIT_CODES
 from samegrad.cli.bench import bench
+from samegrad.cli.show import HELP as SHOW_HELP
+from samegrad.cli.show import show
 from samegrad.cli.train import HELP, Debug, train
 from samegrad.errors import SamegradError
 
@@ -27,6 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.command(help=HELP)(train)
+app.command(help=SHOW_HELP)(show)
 app.add_typer(bench, name="bench")
 
 

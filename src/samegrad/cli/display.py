@@ -17,9 +17,10 @@ from rich.text import Text
 from samegrad.callbacks.callback import Callback
 from samegrad.callbacks.progress_bar import ProgressBar, epoch_line
 from samegrad.callbacks.reports import EpochReport, StepReport
+from samegrad.runs.texts import kinds_of
 from samegrad.units import format_bytes, format_count, format_seconds
 
-__all__ = ["Display", "kinds_of"]
+__all__ = ["Display"]
 
 _INDENT = 10
 
@@ -89,12 +90,6 @@ class Display(Callback):
         self._console.print(
             Text.assemble((f"{label:<{_INDENT}}", style), f"\n{' ' * _INDENT}".join(lines)), soft_wrap=True
         )
-
-
-def kinds_of(devices: Sequence[str]) -> str:
-    """The devices in few words: "cpu × 2", "cuda:0, cuda:1"."""
-    counts = {name: devices.count(name) for name in devices}
-    return ", ".join(name if count == 1 else f"{name} × {count}" for name, count in counts.items())
 
 
 def _model_text(record: dict[str, Any]) -> str:

@@ -23,6 +23,9 @@ from samegrad.callbacks.relay import tell
 from samegrad.callbacks.tensorboard import check_tensorboard
 from samegrad.cli.stopping import StoppedBySignal
 from samegrad.errors import DeviceUnavailable
+from samegrad.runs.page import PAGE, write_page
+from samegrad.runs.run import read_run
+from samegrad.runs.texts import kinds_of
 from samegrad.shards import shares
 from samegrad.trainer.job import PRELOAD, TrainJob, run_train_job
 from samegrad.trainer.run_files import EVENTS, REPORT, prepare_folder, write_report
@@ -115,9 +118,8 @@ class _Run:
 
     def stopped(self, where: dict[str, Any]) -> None:
         """Says where the run was stopped, and how to go on."""
-        if self._curves is not None:
-            self._curves.close()
         folder = str(self._job.out)
+        self._draw(Path(folder))
         print(
             f"stopped in epoch {where['epoch']} of {self._job.epochs}, after {where['steps']} steps in all, and saved. "
             f"To go on, with the same result:\nsamegrad train --resume {shlex.quote(folder)}",
@@ -133,17 +135,27 @@ class _Run:
         else:
             folder = Path(self._job.out)
             write_report(folder, report)
-            if self._curves is not None:
-                self._curves.close()
-            names = [REPORT, METRICS, CURVES, report["weights"], *([f"{EVENTS}/"] if self._job.tensorboard else [])]
+            self._draw(folder)
+            names = [
+                REPORT,
+                PAGE,
+                METRICS,
+                CURVES,
+                report["weights"],
+                *([f"{EVENTS}/"] if self._job.tensorboard else []),
+            ]
             self._display.files(folder, names)
         if self._as_json:
             print(json.dumps(report))
 
+    def _draw(self, folder: Path) -> None:
+        """Draws what can be drawn at the end only."""
+        if self._curves is not None:
+            self._curves.close()
+        write_page([read_run(folder)], folder / PAGE)
+
     def _make_curves(self, header: dict[str, Any]) -> Curves | None:
         """Draws in this process, beside the workers, what rank 0 has written."""
-        from samegrad.cli.display import kinds_of
-
         if self._job.out is None:
             return None
         return Curves(self._job.out, f"{header['model']} on {header['data']}, {kinds_of(header['devices'])}")

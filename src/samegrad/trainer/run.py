@@ -34,6 +34,7 @@ from samegrad.parallel.generators import seed_generators
 from samegrad.parallel.world import World, current_world
 from samegrad.shards import subtrees
 from samegrad.trainer.checkpoint_files import WEIGHTS, checkpoint_name
+from samegrad.trainer.command import command_line
 from samegrad.trainer.job import REMEMBERED, TrainJob
 from samegrad.trainer.learning_rate import warmup_steps
 from samegrad.trainer.run_files import EVENTS
@@ -78,7 +79,9 @@ def run(job: TrainJob) -> dict[str, Any]:
     if trainer.stopped:
         return {"stopped": {"epoch": trainer.epoch + 1, "steps": trainer.position.steps}}
     weights = None if job.out is None else checkpoint_name(trainer.position.steps) + WEIGHTS
-    return {**_result(trainer, epochs), **_facts(job, trainer, len(split.train)), "weights": weights}
+    facts = _facts(job, trainer, len(split.train))
+    command = command_line(job, facts["devices"])
+    return {**_result(trainer, epochs), **facts, "weights": weights, "command": command}
 
 
 class _JobState:

@@ -1,0 +1,62 @@
+"""Facts and figures of runs as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from samegrad.runs.run import Run
+from samegrad.units import format_count, format_seconds
+
+__all__ = ["count_text", "fact_text", "kinds_of", "loss_text", "percent_text", "seconds_text", "state_text"]
+
+
+def kinds_of(devices: Sequence[str]) -> str:
+    """The devices in few words: "cpu × 2", "cuda:0, cuda:1"."""
+    counts = {name: devices.count(name) for name in devices}
+    return ", ".join(name if count == 1 else f"{name} × {count}" for name, count in counts.items())
+
+
+def fact_text(facts: Mapping[str, Any], name: str) -> str:
+    """A fact as text; "" where it is not known."""
+    value = facts.get(name)
+    if value is None or (name == "lr_rule" and value == "none") or (name == "warmup_epochs" and not value):
+        return ""
+    if name == "examples":
+        return format_count(value)
+    if name == "devices":
+        return kinds_of(value)
+    if name == "lr" and facts.get("scaled_lr") not in (None, value):
+        return f"{value:g} → {facts['scaled_lr']:g}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def state_text(run: Run) -> str:
+    """ "finished", "running at epoch 3 of 10", "stopped in epoch 3 of 10"."""
+    if run.state == "finished":
+        return "finished"
+    planned = run.facts.get("epochs")
+    if planned is not None and run.epochs_done >= planned:
+        return f"{run.state} at the end of epoch {run.epochs_done}"
+    where = f"epoch {run.epochs_done + 1}" + (f" of {planned}" if planned is not None else "")
+    return f"running at {where}" if run.state == "running" else f"stopped in {where}"
+
+
+def loss_text(value: float | None) -> str:
+    """A loss; "–" where there is none, or none that is finite."""
+    return "–" if value is None else f"{value:.4f}"
+
+
+def percent_text(fraction: float | None) -> str:
+    """A fraction of one in percent."""
+    return "–" if fraction is None else f"{100 * fraction:.1f} %"
+
+
+def seconds_text(seconds: float | None) -> str:
+    """A time with its unit."""
+    return "–" if seconds is None else format_seconds(seconds)
+
+
+def count_text(count: float | None) -> str:
+    """A number of things."""
+    return "–" if count is None else format_count(count)
