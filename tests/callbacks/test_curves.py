@@ -66,7 +66,7 @@ def test_without_accuracy_there_are_losses_only(tmp_path: Path) -> None:
 
 
 def epoch(number: int) -> EpochReport:
-    return EpochReport(number, 100, 0.5, {"loss": 0.4, "accuracy": 0.9}, 2.0, 0.1, 10 * number, 9)
+    return EpochReport(number, 100, 0.5, {"loss": 0.4, "accuracy": 0.9}, 2.0, 0.1, 10 * number, 9, lr=0.1)
 
 
 def test_curves_are_drawn_after_an_epoch_but_sparingly_and_at_the_end(

@@ -22,7 +22,10 @@ import samegrad
 from samegrad import errors
 from samegrad.cli import EXIT_CODES
 
-OTHERS = {"torchrun": ["--master-addr", "--master-port", "--nnodes", "--node-rank", "--nproc-per-node"]}
+OTHERS = {
+    "torchrun": ["--master-addr", "--master-port", "--nnodes", "--node-rank", "--nproc-per-node"],
+    "tensorboard": ["--logdir"],
+}
 """Options of other programs that the pages name."""
 
 
