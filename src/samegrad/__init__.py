@@ -21,10 +21,10 @@ if TYPE_CHECKING:
         allreduce,
         current_world,
         devices,
-        fingerprint,
         replicate_parameters,
         split_batch,
     )
+    from samegrad.parallel.fingerprint import fingerprint
     from samegrad.recipe import Recipe
     from samegrad.trainer import Saving, Trainer, accuracy, scaled_rate, warmup
     from samegrad.workers import launch

@@ -327,7 +327,7 @@ def test_the_first_failure_is_raised_and_ends_the_waits_of_the_others() -> None:
 
 
 def test_a_rank_that_returns_early_fails_the_others() -> None:
-    with pytest.raises(PeerFailed, match="rank 0 has returned"):
+    with pytest.raises(PeerFailed, match="rank 0 has ended"):
         run_ranks(2, lambda group: group.rank and group.gather(b"", "x"))
 
 

@@ -293,7 +293,7 @@ def test_a_death_after_rank_0_has_answered_counts() -> None:
     def work() -> int:
         worker = context()
         assert worker is not None
-        while rank() == 1 and not worker.has_returned(0):
+        while rank() == 1 and not worker.has_left(0):
             time.sleep(0.001)
         if rank() == 1:
             os._exit(7)

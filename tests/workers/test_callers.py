@@ -209,6 +209,7 @@ def test_a_function_that_cannot_travel(quick: None, make: Callable[[], Callable[
         ({"devices": None}, "must be text"),
         ({"threads": 0}, "threads must be"),
         ({"timeout_s": -1}, "timeout_s must be"),
+        ({"start_timeout_s": "1"}, "start_timeout_s must be"),
         ({"at_most": 0}, "at_most must be"),
         ({"preload": [1]}, "preload must be"),
     ],
@@ -289,9 +290,8 @@ def test_another_system_than_linux(torch_scripts: Scripts) -> None:
 def test_a_start_that_hangs(quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "never_ready.py").write_text("import threading\nthreading.Event().wait()\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(launcher, "_START_S", 0.3)
     with pytest.raises(GroupError, match=r"no worker could be started within 0\.3 s"):
-        launch(print, devices="cpu", preload=["never_ready"])
+        launch(print, devices="cpu", preload=["never_ready"], start_timeout_s=0.3)
 
 
 @pytest.mark.parametrize(

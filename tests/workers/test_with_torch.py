@@ -132,13 +132,13 @@ def test_a_worker_that_returns_before_it_has_met_the_others() -> None:
         if rank() == 0:
             exchange(nothing)
 
-    with pytest.raises(PeerFailed, match="rank 1 has returned from the launched function") as caught:
+    with pytest.raises(PeerFailed, match="rank 1 has ended") as caught:
         launch(work, devices="cpu:2", timeout_s=60)
     assert caught.value.rank == 1
 
 
 def test_a_worker_that_makes_fewer_steps() -> None:
-    with pytest.raises(PeerFailed, match="rank 1 has returned from the launched function") as caught:
+    with pytest.raises(PeerFailed, match="rank 1 has ended") as caught:
         launch(lambda: exchange(nothing, steps=3 - rank()), devices="cpu:2", timeout_s=60)
     assert caught.value.rank == 1
 

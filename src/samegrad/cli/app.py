@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import traceback
 from typing import Annotated, NoReturn
@@ -64,7 +65,8 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         if "--debug" in words:
             traceback.print_exc()
         elif isinstance(error, SamegradError):
-            print(f"error: {error}", file=sys.stderr)
+            rank = f" on rank {os.environ['RANK']}" if os.environ.get("RANK") else ""  # of a job of torchrun
+            print(f"error{rank}: {error}", file=sys.stderr)
         else:
             kind = type(error).__name__
             print(f"error: unexpected {kind}: {error}\nThis is a fault of samegrad; run with --debug", file=sys.stderr)

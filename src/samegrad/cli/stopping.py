@@ -19,9 +19,11 @@ class StoppedBySignal:
     """Within, the first signal sets the switch, the second raises KeyboardInterrupt.
 
     exit_code: 128 and the number of the signal that came first; that of Ctrl-C if none has come.
+    answers: whether the user is told so; where every rank gets the signal, one of them is enough.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, answers: bool = True) -> None:
+        self._answers = answers
         self.exit_code = 128 + signal.SIGINT
         self._asked = False
         self._before: dict[int, Any] = {}
@@ -44,4 +46,5 @@ class StoppedBySignal:
         self._asked = True
         self.exit_code = 128 + number
         self._switch.set()
-        os.write(2, _ANSWER)  # print might be at work in what was interrupted
+        if self._answers:
+            os.write(2, _ANSWER)  # print might be at work in what was interrupted

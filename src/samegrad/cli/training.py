@@ -29,8 +29,9 @@ from samegrad.runs.texts import kinds_of
 from samegrad.shards import shares
 from samegrad.trainer.job import PRELOAD, TrainJob, run_train_job
 from samegrad.trainer.run_files import EVENTS, REPORT, prepare_folder, write_report
-from samegrad.workers import launch, parse_devices
+from samegrad.workers import launch, parse_devices, place_in_job
 from samegrad.workers.devices import usable_cores
+from samegrad.workers.variables import Place, device_kind
 
 if TYPE_CHECKING:
     from samegrad.cli.display import Display
@@ -44,17 +45,20 @@ _AT_MOST = 8  # devices, where the user leaves their number to us
 def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
     """Trains as `job` says on `devices`; shows the run, prints the report if `as_json`, and writes the files.
 
-    Returns the exit code: that of a signal if one has ended the run. Raises KeyboardInterrupt for Ctrl-C where nothing
-    is saved.
+    In a job of torchrun this is one of its ranks, and the first one speaks for all. Returns the exit code: that of a
+    signal if one has ended the run. Raises KeyboardInterrupt for Ctrl-C where nothing is saved.
     """
-    _check_devices(job, devices)
+    place = place_in_job()
+    speaks = place is None or place.rank == 0  # of the ranks of a job, one shows the run and writes its files
+    _check_devices(job, devices, place)
     if job.tensorboard:
         check_tensorboard("--tensorboard")
-    if job.out is not None:
-        prepare_folder(Path(job.out))
-    threading.Thread(target=importlib.import_module, args=["samegrad.cli.display"], daemon=True).start()
+    if speaks:
+        if job.out is not None:
+            prepare_folder(Path(job.out))
+        threading.Thread(target=importlib.import_module, args=["samegrad.cli.display"], daemon=True).start()
     run = _Run(job, as_json)
-    signals = StoppedBySignal()
+    signals = StoppedBySignal(answers=speaks)
     try:
         with signals if job.out is not None else contextlib.nullcontext() as stop:
             report = launch(
@@ -70,15 +74,17 @@ def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
     except KeyboardInterrupt:
         if job.out is None:
             raise
-        print("interrupted: all workers have ended", file=sys.stderr)
+        if speaks:
+            print("interrupted: all workers have ended", file=sys.stderr)
         return signals.exit_code
     finally:
         run.close()
-    if "stopped" in report:
+    stopped = "stopped" in report
+    if speaks and stopped:
         run.stopped(report["stopped"])
-        return signals.exit_code
-    run.finish(report)
-    return 0
+    elif speaks:
+        run.finish(report)
+    return signals.exit_code if stopped else 0
 
 
 class _Run:
@@ -161,8 +167,15 @@ class _Run:
         return Curves(self._job.out, f"{header['model']} on {header['data']}, {kinds_of(header['devices'])}")
 
 
-def _check_devices(job: TrainJob, devices: str) -> None:
-    """Raises for devices that cannot share the shards, as far as that can be told without asking torch."""
+def _check_devices(job: TrainJob, devices: str, place: Place | None) -> None:
+    """Raises for devices that cannot share the shards, as far as that can be told without asking torch.
+
+    place: of this process in a job that another launcher has started, which then decides how many devices there are.
+    """
+    if place is not None:
+        device_kind(devices, place.size)
+        shares(job.shards, place.size, job.shares)
+        return
     if "auto" in devices:
         return
     try:

@@ -36,12 +36,19 @@ class Counters:
     """The counters of `size` ranks in `memory` (zeroed, `Counters.nbytes(size)` bytes), seen from `rank`.
 
     A wait spins briefly, then yields the core, then sleeps; with more ranks than cores it yields at once. It ends with
-    PeerTimeout after `timeout_s` seconds, and with PeerFailed as soon as a rank that is waited for has left: it called
-    `leave`, or `has_left(rank)` is true, which knows of ranks that left before they had counters too.
+    PeerTimeout after `timeout_s` seconds (the first one: `start_timeout_s`, if given), and with PeerFailed as soon as a
+    rank that is waited for has left: it called `leave`, or `has_left(rank)` is true, which knows of ranks that left
+    before they had counters too.
     """
 
     def __init__(
-        self, memory: memoryview, rank: int, size: int, timeout_s: float, has_left: HasLeft = lambda _: False
+        self,
+        memory: memoryview,
+        rank: int,
+        size: int,
+        timeout_s: float,
+        has_left: HasLeft = lambda _: False,
+        start_timeout_s: float | None = None,
     ) -> None:
         self._counts = memory.cast("Q")
         self._names = memory[size * _STRIDE * 8 :]
@@ -49,6 +56,7 @@ class Counters:
         self._rank = rank
         self._others = [other for other in range(size) if other != rank]
         self._timeout_s = timeout_s
+        self._start_timeout_s = timeout_s if start_timeout_s is None else start_timeout_s
         self._has_left = has_left
         self._spin_s = _SPIN_S if size <= len(os.sched_getaffinity(0)) else 0.0
         self._lock = threading.Lock()
@@ -98,27 +106,29 @@ class Counters:
         counts, index = self._counts, other * _STRIDE
         start = time.monotonic()
         nap_s = 50e-6
+        timeout_s = self._start_timeout_s if ticket == 1 else self._timeout_s
         while (count := counts[index]) & ~_LEFT < ticket:
             waited = time.monotonic() - start
             if count & _LEFT or (self._has_left(other) and counts[index] & ~_LEFT < ticket):
                 raise PeerFailed(
                     f"rank {self._rank} waits for rank {other} at {self._place(self._rank, ticket)}, but rank {other} "
-                    f"has returned from the launched function {self._since(other)}; all ranks must make the same calls",
+                    f"has ended {self._since(other)}: it returned from the launched function, or its process ended. "
+                    f"All ranks must make the same calls",
                     rank=other,
                 )
-            if waited > self._timeout_s:
-                self._time_out(ticket)
+            if waited > timeout_s:
+                self._time_out(ticket, timeout_s)
             if waited > _YIELD_S:
                 nap_s = min(nap_s * 1.2, 1e-3)
                 time.sleep(nap_s)
             elif waited > self._spin_s:
                 os.sched_yield()
 
-    def _time_out(self, ticket: int) -> None:
+    def _time_out(self, ticket: int, timeout_s: float) -> None:
         late = [other for other in self._others if self._counts[other * _STRIDE] & ~_LEFT < ticket]
         places = ", ".join(f"rank {other} was last seen {self._since(other)}" for other in late)
         raise PeerTimeout(
-            f"rank {self._rank} waited {self._timeout_s:g} s at {self._place(self._rank, ticket)}, but {places}: "
+            f"rank {self._rank} waited {timeout_s:g} s at {self._place(self._rank, ticket)}, but {places}: "
             f"stopped, far slower, or not making the same calls. If a step may take this long, give launch a longer "
             f"timeout",
             rank=late[0] if late else -1,

@@ -38,12 +38,20 @@ _HEADER = struct.Struct("<Q")
 class SharedMemoryGroup:
     """The group of `size` processes that all inherited the memory file `fd`, seen from `rank`; see `Counters`."""
 
-    def __init__(self, fd: int, rank: int, size: int, timeout_s: float, has_left: HasLeft = lambda _: False) -> None:
+    def __init__(
+        self,
+        fd: int,
+        rank: int,
+        size: int,
+        timeout_s: float,
+        has_left: HasLeft = lambda _: False,
+        start_timeout_s: float | None = None,
+    ) -> None:
         self.rank = rank
         self.size = size
         counters = Counters.nbytes(size)
         memory = _map(fd, counters + 2 * size * _BOARD)
-        self.counters = Counters(memory[:counters], rank, size, timeout_s, has_left)
+        self.counters = Counters(memory[:counters], rank, size, timeout_s, has_left, start_timeout_s)
         self._boards = memory[counters:]
         self._turn = 0
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from samegrad.errors import ConfigurationError
 from samegrad.executors import Group, SoloGroup
 from samegrad.executors.device_staging import DeviceGroup
 from samegrad.executors.shared_memory import SharedMemoryGroup
-from samegrad.workers import WorkerContext, context
+from samegrad.workers import JoinedContext, WorkerContext, context, join
 
 __all__ = ["World", "current_world"]
 
@@ -21,7 +23,7 @@ class World:
     """This process is `rank` of `size`, computes on `device`, and talks to the others through `group`.
 
     devices: the name of every rank's device, by rank.
-    host: the same ranks as a group that shares memory of the host; None if there is one rank only.
+    host: the same ranks as a group that shares memory of the host; None if there is one rank only, or several hosts.
     """
 
     rank: int
@@ -36,43 +38,67 @@ _worlds: dict[int, World] = {}
 
 
 def current_world() -> World:
-    """The world of the launch that this process belongs to; a world of one rank on the CPU elsewhere."""
-    worker = context()
+    """The world of the launch that this process belongs to, or of the job that torchrun has started it for (which it
+    joins then, together with all ranks); a world of one rank on the CPU elsewhere.
+    """
+    worker = context() or join()
     if worker is None:
         return World(0, 1, torch.device("cpu"), ("cpu",), SoloGroup(), None)
-    if worker.memory_fd not in _worlds:
-        _worlds[worker.memory_fd] = _join(worker)
-    return _worlds[worker.memory_fd]
+    if id(worker) not in _worlds:
+        _worlds[id(worker)] = _make(worker)
+    return _worlds[id(worker)]
 
 
-def _join(worker: WorkerContext) -> World:
+def _make(worker: WorkerContext) -> World:
     size, device = len(worker.devices), torch.device(worker.devices[worker.rank])
     if size == 1:
         return World(0, 1, device, worker.devices, SoloGroup(), None)
-    host = SharedMemoryGroup(worker.memory_fd, worker.rank, size, worker.timeout_s, worker.has_returned)
-    group: Group = host
-    if all(name.startswith("cuda") for name in worker.devices) and len(set(worker.devices)) == size:
-        group = _nccl_group(worker, host, device)
-    elif any(name.startswith("cuda") for name in worker.devices):
-        group = DeviceGroup(host, device)
-    return World(worker.rank, size, device, worker.devices, group, host)
+    host = None
+    if worker.memory_fd >= 0:
+        host = SharedMemoryGroup(
+            worker.memory_fd, worker.rank, size, worker.timeout_s, worker.has_left, worker.start_timeout_s
+        )
+    return World(worker.rank, size, device, worker.devices, _group(worker, host, device), host)
 
 
-def _nccl_group(worker: WorkerContext, host: SharedMemoryGroup, device: torch.device) -> Group:
-    """One CUDA device for each rank: they exchange directly. The store that NCCL meets in listens on loopback."""
-    from datetime import timedelta
+def _group(worker: WorkerContext, host: SharedMemoryGroup | None, device: torch.device) -> Group:
+    kinds = {name.partition(":")[0] for name in worker.devices}
+    if kinds == {"cuda"} and worker.own_devices:
+        return _process_group(worker, host, device)
+    if host is not None:
+        return host if kinds == {"cpu"} else DeviceGroup(host, device)
+    if kinds == {"cpu"}:
+        return _process_group(worker, host, device)
+    raise ConfigurationError(
+        f"the ranks of this job do not share the memory of one host, and have the devices "
+        f"{', '.join(worker.devices)}. Give each rank a CUDA device of its own, or all of them CPUs (devices='cpu')"
+    )
 
+
+def _process_group(worker: WorkerContext, host: SharedMemoryGroup | None, device: torch.device) -> Group:
+    """The ranks in the default process group of torch: over NCCL on CUDA devices, else over Gloo. It is made here and
+    ended with the worker, unless the user has made one."""
     from samegrad.executors.process_group import ProcessGroup
 
+    if not (isinstance(worker, JoinedContext) and dist.is_initialized()):
+        timeout = timedelta(seconds=worker.timeout_s)
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            store=worker.store if isinstance(worker, JoinedContext) else _loopback_store(worker, host, timeout),
+            rank=worker.rank,
+            world_size=len(worker.devices),
+            timeout=timeout,
+            device_id=device if device.type == "cuda" else None,
+        )
+        worker.on_exit.append(dist.destroy_process_group)
+    return ProcessGroup(device, None if host is None else host.counters.barrier)
+
+
+def _loopback_store(worker: WorkerContext, host: SharedMemoryGroup | None, timeout: timedelta) -> TCPStore:
+    """A store for the workers of one host to meet in."""
+    assert host is not None
     store = None
-    timeout = timedelta(seconds=worker.timeout_s)
     if worker.rank == 0:
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timeout)
     port = int(host.gather(b"" if store is None else str(store.port).encode(), "joining the NCCL group")[0])
-    if store is None:
-        store = TCPStore("127.0.0.1", port, is_master=False, timeout=timeout)
-    dist.init_process_group(
-        "nccl", store=store, rank=worker.rank, world_size=len(worker.devices), timeout=timeout, device_id=device
-    )
-    worker.on_exit.append(dist.destroy_process_group)
-    return ProcessGroup(device, host.counters.barrier)
+    return store or TCPStore("127.0.0.1", port, is_master=False, timeout=timeout)

@@ -11,6 +11,7 @@ Rank 0 hands these records to `samegrad.workers.report`:
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import platform
 import time
@@ -30,6 +31,7 @@ from samegrad.callbacks.reports import EpochReport, StepReport
 from samegrad.callbacks.tensorboard import TensorBoard
 from samegrad.errors import TrainingError
 from samegrad.keys import generator_key
+from samegrad.parallel import parameters as homes
 from samegrad.parallel.generators import seed_generators
 from samegrad.parallel.world import World, current_world
 from samegrad.shards import subtrees
@@ -58,6 +60,7 @@ def run(job: TrainJob) -> dict[str, Any]:
     Where it was stopped before its end, the report is {"stopped": {"epoch": the one it is in, "steps": done in all}}.
     """
     world = current_world()
+    homes.compare(_options(job), world.group, "comparing the options of the ranks")
     if not job.compile:
         postpone_compiler()
     if world.rank == 0:
@@ -82,6 +85,12 @@ def run(job: TrainJob) -> dict[str, Any]:
     facts = _facts(job, trainer, len(split.train))
     command = command_line(job, facts["devices"])
     return {**_result(trainer, epochs), **facts, "weights": weights, "command": command}
+
+
+def _options(job: TrainJob) -> list[str]:
+    """What must be the same on every rank. (Where the data lies may depend on the host.)"""
+    names = [field.name for field in dataclasses.fields(job) if field.name != "data_dir"]
+    return [f"--{name.replace('_', '-')} {getattr(job, name)}" for name in names]
 
 
 class _JobState:
@@ -125,7 +134,7 @@ def make_trainer(job: TrainJob, world: World, split: data.Split) -> Trainer:
 def _update(job: TrainJob, world: World) -> Literal["replicated", "owner"]:
     if job.update != "auto":
         return job.update
-    return "owner" if world.size > 1 and set(world.devices) == {"cpu"} else "replicated"
+    return "owner" if world.host is not None and world.group is world.host else "replicated"
 
 
 def _optimizer(job: TrainJob) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["WorkerContext", "context", "enter", "report", "stop_wanted"]
+from samegrad.errors import ConfigurationError
+
+__all__ = ["WorkerContext", "context", "encoded", "enter", "report", "stop_wanted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +18,7 @@ class WorkerContext:
     """This process is worker `rank` of `len(devices)`; it computes on `devices[rank]`.
 
     memory_fd: a memory file that all workers inherited, to find each other in.
-    timeout_s: how long a worker waits for the others in one exchange.
+    timeout_s: how long a worker waits for the others in one exchange; start_timeout_s: the same for the first one.
     on_exit: called in order when the launched function has returned.
     returned: one byte per rank in memory that all workers share; not 0 when the launched function has returned there.
         One more byte stands behind them: not 0 when the launcher has asked the workers to stop.
@@ -29,8 +32,14 @@ class WorkerContext:
     send_report: Callable[[dict[str, Any]], None]
     on_exit: list[Callable[[], None]] = field(default_factory=list)
     returned: mmap.mmap | bytearray = field(default_factory=bytearray)
+    start_timeout_s: float = 300.0
 
-    def has_returned(self, rank: int) -> bool:
+    @property
+    def own_devices(self) -> bool:
+        """Whether no two ranks have the same device."""
+        return len(set(self.devices)) == len(self.devices)
+
+    def has_left(self, rank: int) -> bool:
         """Whether the launched function has returned on `rank`, so that nothing more will come from there."""
         return rank < len(self.returned) and self.returned[rank] != 0
 
@@ -43,12 +52,12 @@ _context: WorkerContext | None = None
 
 
 def context() -> WorkerContext | None:
-    """The context of this worker, or None in a process that samegrad did not start."""
+    """The context of this worker; None in a process that samegrad did not start and that has joined no job."""
     return _context
 
 
 def enter(worker: WorkerContext) -> None:
-    """Makes `worker` the context of this process; called once, by the process that was just forked."""
+    """Makes `worker` the context of this process; called once, by the process that was just forked or that joins."""
     global _context
     _context = worker
 
@@ -61,6 +70,19 @@ def report(record: dict[str, Any]) -> None:
     """
     if _context is not None:
         _context.send_report(record)
+
+
+def encoded(record: dict[str, Any]) -> str:
+    """The JSON of a record for `report`; raises ConfigurationError for what JSON cannot say."""
+    if not isinstance(record, dict):
+        raise ConfigurationError(f"report: a record is a dict of names and values; got {type(record).__name__}")
+    try:
+        return json.dumps(record)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            f"report: a record holds numbers, text, None, lists and dicts of them; {error}. Of a tensor or array, "
+            f"report .item() or .tolist()"
+        ) from None
 
 
 def stop_wanted() -> bool:

@@ -18,6 +18,8 @@ from samegrad.workers import pickling
 from samegrad.workers.context import context
 from samegrad.workers.devices import device_words
 from samegrad.workers.frames import Channel, Frame, Kind
+from samegrad.workers.joining import run_joined
+from samegrad.workers.membership import Listeners, is_member
 from samegrad.workers.outcome import OnReport, Outcome
 from samegrad.workers.output import Output, destination
 from samegrad.workers.settings import Settings
@@ -27,7 +29,6 @@ __all__ = ["launch"]
 
 T = TypeVar("T")
 
-_START_S = 300.0  # for imports; from a cold network file system they may take minutes
 _STOP_S = 1.4  # the server needs less than this to end all workers
 _BOOT = "import sys; sys.path[:] = {path!r}; from samegrad.workers.server import main; main({fd}, {pid})"
 
@@ -38,6 +39,7 @@ def launch(
     devices: str | int | Sequence[str] = "auto",
     threads: int = 1,
     timeout_s: float = 300.0,
+    start_timeout_s: float = 300.0,
     on_report: OnReport | None = None,
     at_most: int = 8,
     preload: Sequence[str] = ("torch",),
@@ -52,6 +54,7 @@ def launch(
         names such as "cpu:2" or "cuda:0,cuda:1"; see `parse_devices`.
     threads: CPU threads of each worker; give the recipe the same number.
     timeout_s: how long a worker waits for the others in one exchange before it gives up and names them.
+    start_timeout_s: the same for the start: until all workers run, and until all have come to their first exchange.
     on_report: called here with each record that a worker hands to `samegrad.workers.report`.
     preload: modules that are imported once, before the workers are forked.
     stop: asks the workers to stop when they can, when it is set.
@@ -61,12 +64,17 @@ def launch(
     What it prints appears where the caller prints. It ends as soon as the function has returned: other threads are not
     waited for, `atexit` functions are not called, processes that it has started are ended.
 
+    In a rank of a job that torchrun or another launcher has started, there is nothing to start: the function is called
+    in this process, as this rank, and what it returns here is returned; what it raises is raised as it is. `devices`
+    may then say what kind they are ("cpu", "cuda"), or how many ranks there are; see `samegrad.workers.join`.
+
     Raises what a worker raised, if it is an error of samegrad; WorkerFailed for any other exception (with the worker's
     traceback; the exception itself is its `__cause__`); WorkerDied if a worker was killed or left; ConfigurationError
     for arguments that cannot work. The first failure counts; all workers have ended when this returns or raises, also
     on Ctrl-C and when `on_report` raises.
     """
-    if context() is not None:
+    is_rank = is_member()
+    if context() is not None and not is_rank:
         raise ConfigurationError(
             "launch: this is a worker already; launch cannot be nested. Where a module calls it while it is imported, "
             "put the call under `if __name__ == '__main__':`"
@@ -74,10 +82,12 @@ def launch(
     if not callable(function):
         raise ConfigurationError(f"launch: a function without arguments is needed; got {function!r}")
     preloaded = (preload,) if isinstance(preload, str) else tuple(preload)
-    settings = Settings(tuple(device_words(devices)), threads, timeout_s, at_most, preloaded)
+    settings = Settings(tuple(device_words(devices)), threads, timeout_s, start_timeout_s, at_most, preloaded)
+    if is_rank:
+        return run_joined(function, settings, Listeners(on_report, stop))
     _check_platform()
     outcome = Outcome(on_report)
-    with _Server(stop) as server:
+    with _Server(stop, start_timeout_s) as server:
         server.start()
         server.channel.send(Kind.REQUEST, settings.to_json())
         server.channel.send(Kind.FUNCTION, _pickled(function))
@@ -115,7 +125,8 @@ def _pickled(function: Callable[[], object]) -> bytes:
 class _Server:
     """The process that forks the workers, from its start to its end."""
 
-    def __init__(self, stop: StopSwitch | None) -> None:
+    def __init__(self, stop: StopSwitch | None, start_timeout_s: float) -> None:
+        self._start_timeout_s = start_timeout_s
         own, self._theirs = socket.socketpair()
         self.channel = Channel(own)
         self._process: subprocess.Popen[bytes] | None = None
@@ -163,14 +174,14 @@ class _Server:
 
     def follow(self, outcome: Outcome) -> None:
         """Gives `outcome` what the workers say until all have ended; raises what `outcome` raises."""
-        start_by = time.monotonic() + _START_S
+        start_by = time.monotonic() + self._start_timeout_s
         try:
             while not self.channel.at_end:
                 left_s = None if outcome.started else start_by - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     raise GroupError(
-                        f"launch: no worker could be started within {_START_S:g} s; the process that starts them still "
-                        f"imports modules. Does the file system that Python is on respond?"
+                        f"launch: no worker could be started within {self._start_timeout_s:g} s; the process that "
+                        f"starts them still imports modules. Does the file system that Python is on respond?"
                     )
                 for frame in self._listen(left_s):
                     outcome.take(frame)

@@ -160,6 +160,7 @@ def _fork(
                         memory_fd=memory_fd,
                         threads=settings.threads,
                         timeout_s=settings.timeout_s,
+                        start_timeout_s=settings.start_timeout_s,
                         send_report=answers.report,
                         returned=returned,
                     )

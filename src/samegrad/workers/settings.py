@@ -15,20 +15,22 @@ __all__ = ["Settings"]
 class Settings:
     """`devices` are words that `parse_devices` accepts; all numbers are positive; see `launch` for their meaning."""
 
-    devices: tuple[str, ...]
-    threads: int
-    timeout_s: float
-    at_most: int
-    preload: tuple[str, ...]
+    devices: tuple[str, ...] = ("auto",)
+    threads: int = 1
+    timeout_s: float = 300.0
+    start_timeout_s: float = 300.0
+    at_most: int = 8
+    preload: tuple[str, ...] = ("torch",)
 
     def __post_init__(self) -> None:
         for name in ("threads", "at_most"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigurationError(f"launch: {name} must be a whole number of at least 1; got {value!r}")
-        number = isinstance(self.timeout_s, int | float) and not isinstance(self.timeout_s, bool)
-        if not number or not self.timeout_s > 0:
-            raise ConfigurationError(f"launch: timeout_s must be a number of seconds above 0; got {self.timeout_s!r}")
+        for name in ("timeout_s", "start_timeout_s"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+                raise ConfigurationError(f"launch: {name} must be a number of seconds above 0; got {value!r}")
         if not all(isinstance(name, str) and name for name in self.preload):
             raise ConfigurationError(f"launch: preload must be a list of names of modules; got {self.preload!r}")
         device_words(self.devices)

@@ -16,6 +16,7 @@ class StopSwitch:
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.is_set = False
 
     def __enter__(self) -> StopSwitch:
         return self
@@ -25,6 +26,7 @@ class StopSwitch:
 
     def set(self) -> None:
         """Asks the workers to stop, now or as soon as they have started."""
+        self.is_set = True
         os.eventfd_write(self._fd, 1)
 
     def fileno(self) -> int:

@@ -7,13 +7,10 @@ function left behind (other threads, `atexit` functions, destructors of globals)
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import io
-import json
 import os
 import pickle
-import random
 import signal
 import socket
 import sys
@@ -23,13 +20,12 @@ from typing import Any, NoReturn
 
 from samegrad.errors import ConfigurationError
 from samegrad.workers import pickling
-from samegrad.workers.context import WorkerContext, enter
+from samegrad.workers.context import WorkerContext, encoded, enter
 from samegrad.workers.frames import Kind, send_frame
+from samegrad.workers.preparing import prepare_process
 
 __all__ = ["Answers", "run_worker"]
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt, in malloc.h
-_KEEP_BYTES = (1 << 31) - 1
 _TIDY_S = 0.3  # for the temporary files of multiprocessing
 
 
@@ -50,16 +46,7 @@ class Answers:
         """See `context.report`."""
         if os.getpid() != self._pid:
             raise ConfigurationError("report: this process was started by a worker; only the worker itself can report")
-        if not isinstance(record, dict):
-            raise ConfigurationError(f"report: a record is a dict of names and values; got {type(record).__name__}")
-        try:
-            text = json.dumps(record)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigurationError(
-                f"report: a record holds numbers, text, None, lists and dicts of them; {error}. Of a tensor or array, "
-                f"report .item() or .tolist()"
-            ) from None
-        self._send(Kind.REPORT, text.encode())
+        self._send(Kind.REPORT, encoded(record).encode())
 
     def result(self, value: object, rank: int) -> None:
         """Says that the function has returned; the value matters on rank 0 only."""
@@ -141,22 +128,11 @@ def _end_on_sigterm(answers: Answers) -> None:
 
 
 def _prepare(worker: WorkerContext) -> None:
-    import torch
-
     gc.enable()  # the server has disabled it
-    _keep_freed_memory()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # whole lines, at once: not lost if it is killed, not mixed
             stream.reconfigure(line_buffering=True, write_through=False)
-    torch.set_num_threads(worker.threads)
-    # Every worker starts with the same generators, in every run: what a script draws before it trains (weights, say)
-    # does not depend on the rank, nor on the day.
-    random.seed(0)
-    torch.manual_seed(0)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(0)
-    if worker.devices[worker.rank].startswith("cuda"):
-        torch.cuda.set_device(worker.devices[worker.rank])
+    prepare_process(worker.threads, worker.devices[worker.rank])
     enter(worker)
 
 
@@ -168,19 +144,6 @@ def _load(function: bytes, rank: int) -> Any:
             f"launch: rank {rank} could not load the function: {type(error).__name__}: {error}. Workers import modules "
             f"as the caller does, from its sys.path and working directory"
         ) from error
-
-
-def _keep_freed_memory() -> None:
-    """Tells glibc's malloc to reuse large blocks instead of giving them back to the kernel after every use.
-
-    A step frees and asks for the same activations and gradients again and again; fresh pages must be zeroed first.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:  # another C library
-        return
-    mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES)
-    mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES)
 
 
 def _write_out() -> None:
