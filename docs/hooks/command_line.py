@@ -20,7 +20,9 @@ PLACE = "<!-- the commands -->"
 """The line of a page that the reference replaces."""
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(
+    markdown: str, page: Page, config: MkDocsConfig, files: Files
+) -> str:
     """Puts the reference in its place."""
     return markdown.replace(PLACE, reference()) if PLACE in markdown else markdown
 
@@ -39,7 +41,9 @@ def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 def reference() -> str:
     """The page's part about commands and exit codes, as Markdown."""
-    parts = [part for name, command in commands().items() for part in _command(name, command)]
+    parts = [
+        part for name, command in commands().items() for part in _command(name, command)
+    ]
     codes = [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()]
     table = "\n".join(["| Code | Meaning |", "|-----:|---------|", *codes])
     return "\n\n".join([*parts, "## Exit codes", table])
@@ -48,14 +52,22 @@ def reference() -> str:
 def _command(name: str, command: Any) -> Iterator[str]:
     yield f"## {name}"
     yield from map(_paragraph, command.help.split("\n\n"))
-    below = [word for word, other in getattr(command, "commands", {}).items() if not other.hidden]
+    below = [
+        word
+        for word, other in getattr(command, "commands", {}).items()
+        if not other.hidden
+    ]
     if below:
-        yield "\n".join(f"- [`{name} {word}`](#{_anchor(name, word)})" for word in below)
+        yield "\n".join(
+            f"- [`{name} {word}`](#{_anchor(name, word)})" for word in below
+        )
     panels: dict[str, list[Any]] = {}
     for parameter in command.params:
         if not getattr(parameter, "hidden", False):
             usual = "Options" if parameter.opts[0].startswith("-") else "Arguments"
-            panels.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(parameter)
+            panels.setdefault(
+                getattr(parameter, "rich_help_panel", None) or usual, []
+            ).append(parameter)
     for panel, members in panels.items():
         yield f"### {panel} {{ #{_anchor(name, panel)} }}"
         yield from (_parameter(name, parameter) for parameter in members)
@@ -71,8 +83,15 @@ def _parameter(command: str, parameter: Any) -> str:
     """An option or an argument, as a heading, so that the search and links find it, and its text."""
     name = parameter.opts[0]
     if name.startswith("-"):
-        metavar = "" if parameter.metavar == "" else f" {parameter.metavar or parameter.name.upper()}"
-        terms = [f"`{other}{metavar}`" for other in (*parameter.opts, *parameter.secondary_opts)]
+        metavar = (
+            ""
+            if parameter.metavar == ""
+            else f" {parameter.metavar or parameter.name.upper()}"
+        )
+        terms = [
+            f"`{other}{metavar}`"
+            for other in (*parameter.opts, *parameter.secondary_opts)
+        ]
     else:
         terms = [f"`{parameter.metavar or name.upper()}`"]
     default = parameter.default

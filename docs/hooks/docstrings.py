@@ -28,14 +28,19 @@ def _names(obj: griffe.Object) -> set[str]:
         return {parameter.name for parameter in obj.parameters}
     if isinstance(obj, griffe.Class):
         init = obj.members.get("__init__")
-        fields = {name for name, member in obj.members.items() if not name.startswith("_")}
+        fields = {
+            name for name, member in obj.members.items() if not name.startswith("_")
+        }
         return fields | (_names(init) if isinstance(init, griffe.Function) else set())
     return set()
 
 
 def as_markdown(text: str, names: set[str]) -> str:
     """`text` as Markdown; a line that starts with one of `names` and a colon becomes an item of a list."""
-    return "\n\n".join(_paragraph(paragraph, names) for paragraph in re.split(r"\n\s*\n", text.strip("\n")))
+    return "\n\n".join(
+        _paragraph(paragraph, names)
+        for paragraph in re.split(r"\n\s*\n", text.strip("\n"))
+    )
 
 
 def _paragraph(paragraph: str, names: set[str]) -> str:
@@ -45,7 +50,10 @@ def _paragraph(paragraph: str, names: set[str]) -> str:
     entries = list(_entries(described, names))
     if not any(terms for terms, _ in entries):
         return _escaped(paragraph)
-    items = (f"- {', '.join(f'`{term}`' for term in terms)}{': ' * bool(terms)}{text}" for terms, text in entries)
+    items = (
+        f"- {', '.join(f'`{term}`' for term in terms)}{': ' * bool(terms)}{text}"
+        for terms, text in entries
+    )
     return "\n\n".join(["\n".join(items), *map(_escaped, raised)])
 
 
