@@ -7,12 +7,13 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterable, Mapping
+from io import FileIO
 from pathlib import Path
 
-__all__ = ["FolderLock", "check_writable", "is_locked", "write_atomically", "write_together"]
+__all__ = ["FolderLock", "FolderLocked", "check_writable", "is_locked", "write_atomically", "write_together"]
 
 _LOCK = ".lock"
-_CHUNK = 1 << 24  # bytes
+_CHUNK = 1 << 23  # bytes
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -37,11 +38,7 @@ def write_together(contents: Mapping[Path, Iterable[bytes | memoryview]]) -> Non
     try:
         for path, pieces in contents.items():
             with parts[path].open("xb", buffering=0) as file:
-                for piece in pieces:
-                    left = memoryview(piece)
-                    while left:  # a raw write may take less than it is given
-                        left = left[file.write(left[:_CHUNK]) :]
-                os.fsync(file.fileno())
+                _write(file, pieces)
         *others, last = parts
         if others:
             last.unlink(missing_ok=True)
@@ -58,6 +55,21 @@ def write_together(contents: Mapping[Path, Iterable[bytes | memoryview]]) -> Non
         raise
 
 
+def _write(file: FileIO, pieces: Iterable[bytes | memoryview]) -> None:
+    """Writes all of `pieces` and returns when they have reached the disk, which works on each part while the next one
+    is copied."""
+    start = end = 0
+    for piece in pieces:
+        left = memoryview(piece)
+        while left:  # a raw write may take less than it is given
+            written = file.write(left[:_CHUNK])
+            left, end = left[written:], end + written
+            if end - start >= _CHUNK and hasattr(os, "posix_fadvise"):  # of pages not yet written, it begins to
+                os.posix_fadvise(file.fileno(), start, end - start, os.POSIX_FADV_DONTNEED)
+                start = end
+    os.fsync(file.fileno())
+
+
 def check_writable(folder: Path) -> None:
     """Make `folder` if needed and show that a file can be made in it; raises `OSError` if not."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,15 +83,24 @@ def check_writable(folder: Path) -> None:
 class FolderLock:
     """Keeps others from writing into `folder` (made if needed) until `release`, or until this process has ended.
 
-    The system forgets the lock with the process that holds it, so none is left behind by a crash; only the empty file
-    `.lock` stays. Raises BlockingIOError while another one holds it, other OSErrors if it cannot be made.
+    The system forgets the lock with the process that holds it, so none is left behind by a crash; only the file `.lock`
+    stays, which says who held it last. Raises FolderLocked while another one holds it, other OSErrors if it cannot be
+    made.
     """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        self._fd = os.open(folder / _LOCK, flags, 0o666)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(OSError):  # the disk is full: then nobody knows who it is
+                holder = f"process {os.getpid()} on {os.uname().nodename}\n".encode()
+                os.ftruncate(self._fd, os.pwrite(self._fd, holder, 0))
+        except BlockingIOError as error:
+            holder = os.pread(self._fd, 1 << 10, 0)
+            os.close(self._fd)
+            raise FolderLocked(holder.decode(errors="replace").strip()) from error
         except OSError:
             os.close(self._fd)
             raise
@@ -87,8 +108,17 @@ class FolderLock:
     def release(self) -> None:
         """Lets others write there."""
         if self._fd >= 0:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)  # a process that was forked meanwhile has the descriptor, too
             os.close(self._fd)
             self._fd = -1
+
+
+class FolderLocked(BlockingIOError):
+    """Another process holds the lock of a folder. holder: which one, as far as it is known."""
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
+        self.holder = holder or "another process"
 
 
 def is_locked(folder: Path) -> bool:

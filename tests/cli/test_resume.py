@@ -14,7 +14,7 @@ import psutil
 import pytest
 from tests.workers.processes import is_gone, wait_until
 
-from samegrad.trainer.checkpoint_files import latest, read_record
+from samegrad.trainer.checkpoint_record import latest, read_record
 
 pytestmark = pytest.mark.dist
 

@@ -18,7 +18,7 @@ import safetensors.torch
 
 from samegrad.parallel import fingerprint
 from samegrad.trainer.checkpoint import read_checkpoint
-from samegrad.trainer.checkpoint_files import latest
+from samegrad.trainer.checkpoint_record import latest
 
 pytestmark = pytest.mark.dist
 

@@ -1,14 +1,14 @@
 """A checkpoint, from a copy of the state in memory to its files, and back; `checkpoint_files` says what they are.
 
 Whatever fails while one is written, those before it stay: the record comes last, and what is older goes after that.
-Reading believes nothing: every byte is covered by a checksum.
+Reading believes nothing: every byte is covered by a checksum. Checksums are computed while the files are written.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,21 +19,15 @@ from torch import Tensor
 
 from samegrad.errors import OutputError
 from samegrad.files import write_together
-from samegrad.parallel.fingerprint import fingerprint
-from samegrad.trainer.checkpoint_files import (
-    FORMAT_VERSION,
-    STATE,
-    WEIGHTS,
-    checkpoint_name,
-    checkpoints,
-    prune,
-    read_file,
-    read_record,
-    sealed,
-)
-from samegrad.trainer.tensor_file import tensor_pieces, tensors_of
+from samegrad.trainer.checkpoint_files import STATE, WEIGHTS, checkpoint_name, checkpoints, prune
+from samegrad.trainer.checkpoint_record import FORMAT_VERSION, check_file, read_record, sealed
+from samegrad.trainer.checksums import begin_checksums
+from samegrad.trainer.tensor_file import tensor_pieces, tensors_in
 
 __all__ = ["Snapshot", "read_checkpoint", "write_checkpoint"]
+
+
+_THREADS = 2  # for checksums, which let go of Python's lock; one might be slower than the disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +58,19 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, keep: int) -> Path:
     stem = checkpoint_name(snapshot.steps)
     record = folder / f"{stem}.json"
     parts = {stem + WEIGHTS: tensor_pieces(snapshot.weights), stem + STATE: tensor_pieces(snapshot.state)}
-    with ThreadPoolExecutor(2) as hashing:  # while the files are written; both let go of Python's lock
-        model = hashing.submit(fingerprint, snapshot.weights)
-        digests = {name: hashing.submit(_sha256, pieces) for name, pieces in parts.items()}
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="checksum") as threads:
+        begun = {name: begin_checksums(pieces, threads) for name, pieces in parts.items()}
+
+        @functools.cache
+        def files() -> dict[str, Any]:
+            return {name: {"bytes": nbytes, "crc32": list(found)} for name, (nbytes, found) in begun.items()}
 
         def description() -> Iterator[bytes]:
-            yield sealed(
-                {
-                    "format_version": FORMAT_VERSION,
-                    **snapshot.record,
-                    "fingerprint": model.result(),
-                    "tensors": list(snapshot.weights),
-                    "files": {name: digest.result() for name, digest in digests.items()},
-                }
-            )
+            names = list(snapshot.weights)
+            yield sealed({"format_version": FORMAT_VERSION, **snapshot.record, "tensors": names, "files": files()})
 
         contents: dict[Path, Iterable[bytes | memoryview]] = {folder / name: parts[name] for name in parts}
-        if record.exists() and _files_of(record) == {name: digest.result() for name, digest in digests.items()}:
+        if record.exists() and _files_of(record) == files():
             contents = {}  # the same tensors, as at the end of a run that is repeated: the record alone is replaced
         try:
             write_together({**contents, record: description()})
@@ -90,12 +80,12 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, keep: int) -> Path:
     return record
 
 
-def _files_of(record: Path) -> dict[str, str] | None:
-    """The tensor files of a checkpoint and their checksums; None if there is no whole checkpoint."""
+def _files_of(record: Path) -> dict[str, Any] | None:
+    """What a record says of its files, if they are whole; None if they are not."""
     try:
-        files: dict[str, str] = read_record(record)["files"]
-        for name, digest in files.items():
-            read_file(record.with_name(name), digest)
+        files: dict[str, Any] = read_record(record)["files"]
+        for name, description in files.items():
+            check_file(record.with_name(name), description)
     except OutputError:
         return None
     return files
@@ -113,22 +103,21 @@ def _not_written(folder: Path, stem: str, error: OSError) -> OutputError:
 
 
 def read_checkpoint(path: Path) -> Snapshot:
-    """The checkpoint whose record is `path`. Raises OutputError if any byte of it is not what was written."""
+    """The checkpoint whose record is `path`. Raises OutputError if any byte of it is not what was written.
+
+    The tensors are views of the files, which the system reads when they are looked at; they must not be changed.
+    """
     record = read_record(path)
-    weights, state = (_read_tensors(path.with_name(name), digest) for name, digest in record["files"].items())
+    weights, state = (_read_tensors(path.with_name(name), file) for name, file in record["files"].items())
+    if set(weights) != set(record["tensors"]):
+        raise OutputError(f"{path}: expected the names of the tensors beside it; got others. Name another checkpoint")
     ordered = {name: weights[name] for name in record["tensors"]}
-    return Snapshot(int(path.stem.partition("-")[2]), ordered, state, record)
+    return Snapshot(record["position"]["steps"], ordered, state, record)
 
 
-def _read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
+def _read_tensors(path: Path, description: Mapping[str, Any]) -> dict[str, Tensor]:
+    check_file(path, description)
     try:
-        return tensors_of(read_file(path, sha256))
-    except SafetensorError as error:  # it has the right checksum: what wrote it was wrong
+        return tensors_in(path)
+    except (SafetensorError, OSError) as error:  # it has the right checksums: what wrote it was wrong
         raise OutputError(f"{path}: expected a safetensors file; got {error}") from error
-
-
-def _sha256(pieces: list[bytes | memoryview]) -> str:
-    digest = hashlib.sha256()
-    for piece in pieces:
-        digest.update(piece)
-    return digest.hexdigest()

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from samegrad.data import DATA
 from samegrad.errors import ConfigurationError
 from samegrad.recipe import Precision, Recipe
-from samegrad.trainer.checkpoint_files import find_checkpoint, read_record
+from samegrad.trainer.checkpoint_record import find_checkpoint, read_record
 from samegrad.trainer.learning_rate import RATE_RULES, RateRule, scaled_rate
 from samegrad.trainer.packing import unpack
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from samegrad.callbacks.reports import OnSave
+from samegrad.errors import ConfigurationError, OutputError
 from samegrad.trainer.checkpoint import read_checkpoint
-from samegrad.trainer.checkpoint_files import find_checkpoint
+from samegrad.trainer.checkpoint_record import find_checkpoint
 from samegrad.trainer.position import Position
 from samegrad.trainer.saving import Saving, Writer
 from samegrad.trainer.state import Remembered, TrainingState
@@ -38,29 +40,48 @@ class Keeper:
     @contextlib.contextmanager
     def keeping(self, saving: Saving | None, on_save: OnSave | None, wait: bool = True) -> Iterator[None]:
         """Keeps the folder for this training within. wait: at the end, for what is being written then."""
-        if saving is None or not self._is_first:
+        if saving is None:
             yield
             return
-        with self._writer.at(Path(saving.folder), on_save, wait):
+        with contextlib.ExitStack() as kept:
+            folder = self._writer.at(Path(saving.folder), on_save, wait)
+            self._on_first(lambda: kept.enter_context(folder), "saving: locking the folder")
             yield
+            if wait:
+                self._on_first(self._writer.flush, "saving: completing the last checkpoint")
         worker = context()
-        if not wait and worker is not None and self._writer.flush not in worker.on_exit:
+        if self._is_first and not wait and worker is not None and self._writer.flush not in worker.on_exit:
             worker.on_exit.append(self._writer.flush)
 
     def save(self, saving: Saving, position: Position) -> None:
         """Copies the state, which is that at `position`, and has it written."""
         start = time.perf_counter()
-        self._writer.flush()  # before the copy: never two copies at a time
+        # Before the copy: never two copies at a time.
+        self._on_first(self._writer.flush, "saving: completing the checkpoint before")
         snapshot = self._state.copy(position)
         if snapshot is not None:
             self._writer.start(Path(saving.folder), snapshot, saving.keep, time.perf_counter() - start)
 
     def resume(self, place: str | Path) -> Position:
         """Makes the state that of the checkpoint at `place`; returns its position."""
-        self._writer.flush()
-        group = self._state.world.group
-        chosen = str(find_checkpoint(place).absolute()) if self._is_first else ""
-        path = Path(group.gather(chosen.encode(), "resume: choosing the checkpoint")[0].decode())
-        position = self._state.put_back(read_checkpoint(path))
-        group.gather(b"", "resume: loading the checkpoint")  # nobody goes on before all have written what they share
+        self._on_first(self._writer.flush, "resume: completing the checkpoint before")
+        path = Path(self._on_first(lambda: str(find_checkpoint(place).absolute()), "resume: choosing the checkpoint"))
+        position = self._state.put_back(read_checkpoint(path), path)
+        # Nobody goes on before all have written what they share.
+        self._state.world.group.gather(b"", "resume: loading the checkpoint")
         return position
+
+    def _on_first(self, do: Callable[[], object], operation: str) -> str:
+        """Has rank 0 `do` what it alone does; returns the result as text, on all ranks, or raises its error there."""
+        told, failure = ["", ""], None
+        if self._is_first:
+            try:
+                told[1] = str(do())
+            except (ConfigurationError, OutputError) as error:
+                told, failure = [type(error).__name__, str(error)], error
+        kind, text = json.loads(self._state.world.group.gather(json.dumps(told).encode(), operation)[0])
+        if failure is not None:
+            raise failure
+        if kind:
+            raise (ConfigurationError if kind == ConfigurationError.__name__ else OutputError)(text)
+        return str(text)

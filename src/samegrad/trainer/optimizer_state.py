@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from samegrad.errors import ConfigurationError
 from samegrad.executors.shared_memory import SharedMemoryGroup
 from samegrad.parallel.layout import ALIGNMENT
 from samegrad.trainer.packing import Put, pack, unpack
 
-__all__ = ["collect", "copy_of", "described", "load", "putting"]
+__all__ = [
+    "OptimizerState",
+    "collect",
+    "compare",
+    "copy_of",
+    "described",
+    "grouped_names",
+    "load",
+    "putting",
+    "read",
+]
 
 _SAVING = "saving the optimizer"
 
@@ -46,8 +57,10 @@ def putting(tensors: dict[str, Tensor]) -> Put:
     return put
 
 
-def described(optimizer: torch.optim.Optimizer, own: set[int] | None, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """`optimizer` as JSON; its tensors are put into `tensors`.
+def described(
+    optimizer: torch.optim.Optimizer, model: nn.Module, own: set[int] | None, tensors: dict[str, Tensor]
+) -> dict[str, Any]:
+    """`optimizer` of `model` as JSON; its tensors are put into `tensors`.
 
     own: the ids of the parameters whose state counts; None for all.
     """
@@ -57,6 +70,7 @@ def described(optimizer: torch.optim.Optimizer, own: set[int] | None, tensors: d
     kind = type(optimizer)
     return {
         "class": f"{kind.__module__}.{kind.__qualname__}",
+        "parameters": grouped_names(optimizer, model),
         "param_groups": pack(saved["param_groups"], "optimizer.param_groups", put),
         "state": {
             str(key): pack(value, f"optimizer.{key}", put)
@@ -97,35 +111,65 @@ def collect(
     return {**record, "state": dict(sorted(states.items(), key=lambda item: int(item[0])))}, gathered
 
 
-def load(
-    optimizer: torch.optim.Optimizer, record: Mapping[str, Any], tensors: Mapping[str, Tensor], own: set[int] | None
-) -> None:
-    """Gives `optimizer` the state that `described` described; of the parameters `own` only (None: all)."""
-    kind = type(optimizer)
-    name = f"{kind.__module__}.{kind.__qualname__}"
+@dataclass(frozen=True, slots=True)
+class OptimizerState:
+    """The state of an optimizer out of a checkpoint. parameters: their names by group; state: by their number."""
+
+    kind: str
+    parameters: list[list[str]]
+    groups: list[dict[str, Any]]
+    state: dict[int, Any]
+    other: dict[Any, Any]
+
+
+def read(record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> OptimizerState:
+    """What `described` described. KeyError, TypeError or ValueError if it did not."""
     groups = unpack(record["param_groups"], tensors.__getitem__)
-    sizes = [len(group["params"]) for group in groups]
-    own_sizes = [len(group["params"]) for group in optimizer.param_groups]
-    if name != record["class"] or sizes != own_sizes:
+    parameters = [[str(name) for name in names] for names in record["parameters"]]
+    state = {int(key): unpack(value, tensors.__getitem__) for key, value in record["state"].items()}
+    other = unpack(record["other"], tensors.__getitem__)
+    if [len(group["params"]) for group in groups] != [len(names) for names in parameters]:
+        raise ValueError("the groups of the optimizer have other numbers of parameters than of names")
+    if not all(0 <= key < sum(map(len, parameters)) for key in state) or not isinstance(other, dict):
+        raise ValueError("the optimizer has state of parameters that it does not have")
+    return OptimizerState(str(record["class"]), parameters, groups, state, other)
+
+
+def compare(saved: OptimizerState, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Raises ConfigurationError if `saved` is of another optimizer than `optimizer` of `model`."""
+    kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+    names = grouped_names(optimizer, model)
+    if kind != saved.kind or list(map(len, names)) != list(map(len, saved.parameters)):
         raise ConfigurationError(
-            f"resume: the checkpoint is of the optimizer {record['class']} with {_counts(sizes)}; this one is {name} "
-            f"with {_counts(own_sizes)}. Give the Trainer the optimizer that it had"
+            f"resume: the checkpoint is of the optimizer {saved.kind} with {_counts(saved.parameters)}; this one is "
+            f"{kind} with {_counts(names)}. Give the Trainer the optimizer that it had"
         )
+    for number, (theirs, ours) in enumerate(zip(saved.parameters, names, strict=True)):
+        for there, here in zip(theirs, ours, strict=True):
+            if there != here:
+                raise ConfigurationError(
+                    f"resume: the optimizer of the checkpoint has other parameters: group {number} has {there} there "
+                    f"where it has {here} here. Give the Trainer the optimizer that it had"
+                )
+
+
+def load(saved: OptimizerState, optimizer: torch.optim.Optimizer, own: set[int] | None) -> None:
+    """Gives `optimizer` the state `saved`; of the parameters `own` only (None: all)."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    state = {
-        int(key): unpack(value, tensors.__getitem__)
-        for key, value in record["state"].items()
-        if own is None or id(parameters[int(key)]) in own
-    }
-    optimizer.load_state_dict(
-        {"state": {**state, **unpack(record["other"], tensors.__getitem__)}, "param_groups": groups}
-    )
+    state = {key: value for key, value in saved.state.items() if own is None or id(parameters[key]) in own}
+    optimizer.load_state_dict({"state": {**state, **saved.other}, "param_groups": saved.groups})
     for key, values in state.items():
         parameter = parameters[key]
         loaded = optimizer.state[parameter]
         for entry, value in values.items() if isinstance(values, dict) else ():
             if isinstance(value, Tensor):
                 loaded[entry] = _at_home(value, loaded[entry], parameter)
+
+
+def grouped_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[list[str]]:
+    """The names in `model` of the parameters of each group of `optimizer`."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [[names[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
 
 
 def _at_home(value: Tensor, loaded: Tensor, parameter: Tensor) -> Tensor:
@@ -137,5 +181,5 @@ def _at_home(value: Tensor, loaded: Tensor, parameter: Tensor) -> Tensor:
     return home.copy_(value)
 
 
-def _counts(sizes: Sequence[int]) -> str:
-    return f"{'group' if len(sizes) == 1 else 'groups'} of {', '.join(map(str, sizes))} parameters"
+def _counts(groups: Sequence[Sequence[str]]) -> str:
+    return f"{'group' if len(groups) == 1 else 'groups'} of {', '.join(str(len(group)) for group in groups)} parameters"

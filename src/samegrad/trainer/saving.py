@@ -12,7 +12,7 @@ from typing import Literal
 
 from samegrad.callbacks.reports import OnSave, SaveReport
 from samegrad.errors import ConfigurationError, OutputError
-from samegrad.files import FolderLock
+from samegrad.files import FolderLock, FolderLocked
 from samegrad.trainer.checkpoint import Snapshot, write_checkpoint
 
 __all__ = ["Saving", "Writer"]
@@ -105,10 +105,10 @@ class Writer:
 def _lock(folder: Path) -> FolderLock:
     try:
         return FolderLock(folder)
-    except BlockingIOError as error:
+    except FolderLocked as error:
         raise OutputError(
-            f"{folder}: expected a folder that no other run writes to; got one that another run is saving to. Name "
-            f"another folder, or let that run end"
+            f"{folder}: expected a folder that no other run writes to; got one that another run is saving to: "
+            f"{error.holder}. Name another folder, or let that run end"
         ) from error
     except OSError as error:
         raise OutputError(

@@ -10,6 +10,7 @@ from torch import nn
 from samegrad.errors import ConfigurationError
 from samegrad.parallel import parameters as homes
 from samegrad.parallel.world import World
+from samegrad.trainer.optimizer_state import grouped_names
 
 __all__ = ["check_optimizer", "optimizer_entries", "share_parameters"]
 
@@ -28,10 +29,13 @@ def share_parameters(model: nn.Module, world: World) -> list[list[int]] | None:
     return homes.owners(shared, world.size)
 
 
-def optimizer_entries(optimizer: torch.optim.Optimizer) -> list[str]:
-    """What must be the same on every rank: the kind of optimizer and the settings of each group of parameters."""
+def optimizer_entries(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
+    """What must be the same on every rank: the kind of optimizer, the settings and parameters of each group."""
     groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    return [f"optimizer {type(optimizer).__name__} {group}" for group in groups]
+    return [
+        f"optimizer {type(optimizer).__name__} {group} of {', '.join(names)}"
+        for group, names in zip(groups, grouped_names(optimizer, model), strict=True)
+    ]
 
 
 def check_optimizer(

@@ -6,12 +6,14 @@ import dataclasses
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from samegrad.errors import ConfigurationError
+from samegrad.errors import ConfigurationError, OutputError
+from samegrad.parallel.nested import map_tensors
 from samegrad.parallel.world import World
 from samegrad.recipe import Recipe
 from samegrad.trainer import optimizer_state
@@ -53,7 +55,7 @@ class TrainingState:
         if self.own is None and self.world.rank != 0:
             return None
         parts: dict[str, Tensor] = {}
-        optimizer = optimizer_state.described(self.optimizer, self.own, parts)
+        optimizer = optimizer_state.described(self.optimizer, self.model, self.own, parts)
         if self.own is None or self.world.host is None:
             state = {name: copy_of(tensor) for name, tensor in parts.items()}
         else:
@@ -82,27 +84,38 @@ class TrainingState:
         weights = {name: copy_of(value) for name, value in saved.items() if isinstance(value, Tensor)}
         return Snapshot(position.steps, weights, state, record)
 
-    def put_back(self, snapshot: Snapshot) -> Position:
-        """Makes this state that of `snapshot`; returns the position. ConfigurationError, before any change, if it is
-        that of another recipe, model or optimizer, or if other things are remembered."""
-        record = snapshot.record
+    def put_back(self, snapshot: Snapshot, path: Path) -> Position:
+        """Makes this state that of `snapshot`, which is the checkpoint at `path`; returns the position.
+
+        Raises ConfigurationError, before any change, if it is that of another recipe, model or optimizer, or if other
+        things are remembered; OutputError if it does not hold what a checkpoint holds.
+        """
+        record, tensors = snapshot.record, snapshot.state
         saved = self.model.state_dict()
         own = {name: value for name, value in saved.items() if isinstance(value, Tensor)}
         buffers = {f"buffer.{name}": buffer for name, buffer in _unsaved_buffers(self.model, saved).items()}
         _compare_recipes(Recipe.from_json(record["recipe"]), self.recipe)
-        unsaved = {name: tensor for name, tensor in snapshot.state.items() if name.startswith("buffer.")}
+        unsaved = {name: tensor for name, tensor in tensors.items() if name.startswith("buffer.")}
         _compare_tensors({**snapshot.weights, **unsaved}, {**own, **buffers})
         _compare_names(set(record["remembered"]), set(self.remembered))
+        try:
+            optimizer = optimizer_state.read(record["optimizer"], tensors)
+            values = {name: unpack(value, tensors.__getitem__) for name, value in record["values"].items()}
+            remembered = {name: unpack(value, tensors.__getitem__) for name, value in record["remembered"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise OutputError(
+                f"{path}: expected the record of a checkpoint; got one whose values cannot be read ({error!r}). Name "
+                f"another checkpoint"
+            ) from error
+        optimizer_state.compare(optimizer, self.optimizer, self.model)
         _compare_versions(record)
-        tensors = snapshot.state
-        optimizer_state.load(self.optimizer, record["optimizer"], tensors, self.own)
-        values = {name: unpack(value, tensors.__getitem__) for name, value in record["values"].items()}
+        optimizer_state.load(optimizer, self.optimizer, self.own)
         self.model.load_state_dict({**snapshot.weights, **values})
         with torch.no_grad():
             for name, buffer in buffers.items():
-                buffer.copy_(snapshot.state[name])
+                buffer.copy_(tensors[name])
         for name, thing in self.remembered.items():
-            thing.load_state_dict(unpack(record["remembered"][name], tensors.__getitem__))
+            thing.load_state_dict(map_tensors(Tensor.clone, remembered[name]))  # which may keep what it is given
         return Position(**record["position"])
 
 

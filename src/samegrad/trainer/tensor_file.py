@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 
 import safetensors.torch
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from samegrad.errors import ConfigurationError
 
-__all__ = ["tensor_pieces", "tensors_of"]
+__all__ = ["tensor_pieces", "tensors_in"]
 
 _NAMES = {
     torch.float64: "F64",
@@ -59,6 +60,6 @@ def tensor_pieces(tensors: Mapping[str, Tensor]) -> list[bytes | memoryview]:
     return [struct.pack("<Q", len(text)) + text, *pieces]
 
 
-def tensors_of(content: bytes) -> dict[str, Tensor]:
-    """The tensors of a safetensors file."""
-    return safetensors.torch.load(content)
+def tensors_in(path: Path) -> dict[str, Tensor]:
+    """The tensors of the safetensors file at `path`, as views of it."""
+    return safetensors.torch.load_file(path)

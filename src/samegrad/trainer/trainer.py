@@ -90,7 +90,7 @@ class Trainer:
         owned_by = share_parameters(self.model, self.world) if update == "owner" else None
         self.optimizer = check_optimizer(optimizer, model, update)
         self.scheduler = make_scheduler(scheduler, self.optimizer)
-        entries = [*optimizer_entries(self.optimizer), *scheduler_entries(self.scheduler)]
+        entries = [*optimizer_entries(self.optimizer, model), *scheduler_entries(self.scheduler)]
         homes.compare(entries, self.world.group, "making a Trainer: comparing optimizers")
         forward = compiled(model, self.device) if self.recipe.compile else model
         self._forward = in_precision(forward, self.recipe, self.device)
