@@ -13,7 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.workers.processes import is_gone, wait_until
+from typer.testing import CliRunner
 
+from samegrad.cli.app import app
+from samegrad.errors import OutputError
+from samegrad.files import FolderLock
 from samegrad.trainer.checkpoint_record import latest, read_record
 
 pytestmark = pytest.mark.dist
@@ -40,10 +44,10 @@ def start_and_signal(out: Path, number: signal.Signals, *options: object) -> sub
     while not process.stdout.readline().startswith("epoch"):
         assert process.poll() is None
     children = psutil.Process(process.pid).children(recursive=True)
-    if number is signal.SIGINT:
-        os.killpg(process.pid, number)  # as a terminal does
-    else:
+    if number is signal.SIGKILL:
         process.send_signal(number)
+    else:
+        os.killpg(process.pid, number)  # as terminals and batch systems do: to all of its processes
     stdout, stderr = process.communicate(timeout=60)
     wait_until(lambda: all(is_gone(child.pid) for child in children), within_s=4)  # killed ones end a little later
     return subprocess.CompletedProcess([], process.returncode, stdout, stderr)
@@ -94,6 +98,48 @@ def test_killed_at_any_moment_it_goes_on_from_what_was_saved(fingerprint: str, t
     assert len(list(other.glob("checkpoint-*.json"))) == 1
     metrics = [json.loads(line) for line in (other / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [record["epoch"] for record in metrics] == [1, 2, 3, 4]
+
+
+def test_a_run_that_is_not_finished_is_not_replaced(tmp_path: Path) -> None:
+    start_and_signal(tmp_path, signal.SIGTERM)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    refused = train(*OPTIONS, "--devices", "cpu:1", "--out", tmp_path)
+    assert refused.returncode == 1
+    assert "got one with a run of 4 epochs that was stopped in epoch" in refused.stderr
+    assert f"Go on with that run (--resume {tmp_path})" in refused.stderr
+    latest(tmp_path).write_bytes(b"{}")
+    assert "got one with a damaged checkpoint" in train(*OPTIONS, "--out", tmp_path).stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_second_run_in_the_same_folder_is_refused_at_once(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    refused = train(*OPTIONS, "--devices", "cpu:1", "--out", tmp_path)
+    assert refused.returncode == 1
+    assert f"another run is saving to: process {os.getpid()} on " in refused.stderr
+    lock.release()
+
+
+@pytest.mark.parametrize(
+    ("made", "got"),
+    [
+        ("nothing", "got nothing: it does not exist"),
+        ("empty", "got an empty one"),
+        ("file", "got a file"),
+        ("other", "got one that holds a, b, c, ..."),
+    ],
+)
+def test_a_place_without_a_checkpoint_is_refused(made: str, got: str, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    if made == "file":
+        place.write_bytes(b"")
+    elif made != "nothing":
+        place.mkdir()
+        for name in "abcd" if made == "other" else "":
+            (place / name).write_bytes(b"")
+    refused = CliRunner().invoke(app, ["train", "--resume", str(place)])
+    assert isinstance(refused.exception, OutputError)
+    assert str(refused.exception) == f"{place}: expected a folder with a checkpoint (checkpoint-*.json); {got}"
 
 
 def test_what_contradicts_the_checkpoint_is_refused_by_name(tmp_path: Path) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import fields, replace
+from pathlib import Path
 
 import typer
 
-from samegrad.errors import ConfigurationError
-from samegrad.trainer.job import TrainJob, resumed_job
+from samegrad.errors import ConfigurationError, OutputError
+from samegrad.trainer.checkpoint_files import checkpoints, locked_folder
+from samegrad.trainer.checkpoint_record import read_record
+from samegrad.trainer.job import REMEMBERED, TrainJob, resumed_job
+from samegrad.trainer.packing import unpack
 
-__all__ = ["given_options", "resumed"]
+__all__ = ["check_folder", "given_options", "resumed"]
 
 _IF_GIVEN = frozenset({"out", "data_dir", "save_every", "keep", "tensorboard"})
 _FREE = _IF_GIVEN | {"devices", "shares", "update", "resume", "as_json", "debug"}
@@ -34,6 +38,29 @@ def resumed(job: TrainJob, given: Collection[str]) -> TrainJob:
         )
     names = {"shares", "update"} | (_IF_GIVEN & set(given))
     return replace(saved, **{name: getattr(job, name) for name in names})
+
+
+def check_folder(job: TrainJob) -> None:
+    """Raises for a folder `job.out` that another run writes to, or whose checkpoints are of a run still to be ended."""
+    if job.out is None:
+        return
+    folder = Path(job.out)
+    locked_folder(folder).release()  # the worker that saves takes it for good; here it costs no start
+    found = checkpoints(folder)
+    if not found or (job.resume is not None and Path(job.resume).parent.samefile(folder)):
+        return
+    try:
+        record = read_record(found[-1])
+        epochs = unpack(record["remembered"].get(REMEMBERED, {"dict": []})).get("epochs", 0)
+        if record["position"]["epoch"] >= epochs:
+            return
+        state = f"a run of {epochs} epochs that was stopped in epoch {record['position']['epoch'] + 1}"
+    except OutputError:
+        state = "a damaged checkpoint"
+    raise ConfigurationError(
+        f"--out {folder}: expected a folder whose checkpoints may be replaced; got one with {state} "
+        f"({found[-1].name}). Go on with that run (--resume {folder}), name another folder, or remove its checkpoints"
+    )
 
 
 def given_options(context: typer.Context) -> list[str]:

@@ -21,6 +21,7 @@ from samegrad.callbacks.curves import CURVES, Curves
 from samegrad.callbacks.metrics_file import METRICS
 from samegrad.callbacks.relay import tell
 from samegrad.callbacks.tensorboard import check_tensorboard
+from samegrad.cli.resuming import check_folder
 from samegrad.cli.stopping import StoppedBySignal
 from samegrad.errors import DeviceUnavailable
 from samegrad.runs.page import PAGE, write_page
@@ -56,6 +57,7 @@ def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
     if speaks:
         if job.out is not None:
             prepare_folder(Path(job.out))
+            check_folder(job)
         threading.Thread(target=importlib.import_module, args=["samegrad.cli.display"], daemon=True).start()
     run = _Run(job, as_json)
     signals = StoppedBySignal(answers=speaks)

@@ -13,7 +13,10 @@ import contextlib
 import re
 from pathlib import Path
 
-__all__ = ["STATE", "WEIGHTS", "checkpoint_name", "checkpoints", "others_beside", "prune", "record_of"]
+from samegrad.errors import OutputError
+from samegrad.files import FolderLock, FolderLocked
+
+__all__ = ["STATE", "WEIGHTS", "checkpoint_name", "checkpoints", "locked_folder", "others_beside", "prune", "record_of"]
 
 WEIGHTS, STATE = ".safetensors", ".state.safetensors"
 """What the names of the two tensor files end in."""
@@ -48,6 +51,21 @@ def others_beside(path: Path) -> str:
     stem = path.name.partition(".")[0]
     others = [other.name for other in checkpoints(path.parent) if other.stem != stem]
     return f" There is also {' and '.join(others[-2:])}." if others else ""
+
+
+def locked_folder(folder: Path) -> FolderLock:
+    """The lock of `folder`, which is made if needed. OutputError if another run has it, or if it cannot be had."""
+    try:
+        return FolderLock(folder)
+    except FolderLocked as error:
+        raise OutputError(
+            f"{folder}: expected a folder that no other run writes to; got one that another run is saving to: "
+            f"{error.holder}. Name another folder, or let that run end"
+        ) from error
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: expected a folder that files can be written to; got: {error.strerror or error}"
+        ) from error
 
 
 def prune(folder: Path, steps: int, keep: int) -> None:

@@ -12,8 +12,8 @@ from typing import Literal
 
 from samegrad.callbacks.reports import OnSave, SaveReport
 from samegrad.errors import ConfigurationError, OutputError
-from samegrad.files import FolderLock, FolderLocked
 from samegrad.trainer.checkpoint import Snapshot, write_checkpoint
+from samegrad.trainer.checkpoint_files import locked_folder
 
 __all__ = ["Saving", "Writer"]
 
@@ -64,7 +64,7 @@ class Writer:
                 self.flush()
             return
         self.flush()
-        lock = _lock(folder)
+        lock = locked_folder(folder)
         before, self._on_save = (self._folder, self._on_save), on_save
         self._folder = folder.absolute()
         try:
@@ -100,20 +100,6 @@ class Writer:
             report = at_work.result()
             if self._on_save is not None:
                 self._on_save(report)
-
-
-def _lock(folder: Path) -> FolderLock:
-    try:
-        return FolderLock(folder)
-    except FolderLocked as error:
-        raise OutputError(
-            f"{folder}: expected a folder that no other run writes to; got one that another run is saving to: "
-            f"{error.holder}. Name another folder, or let that run end"
-        ) from error
-    except OSError as error:
-        raise OutputError(
-            f"{folder}: expected a folder that files can be written to; got: {error.strerror or error}"
-        ) from error
 
 
 def _write(folder: Path, snapshot: Snapshot, keep: int, copy_seconds: float) -> SaveReport:

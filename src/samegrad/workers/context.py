@@ -21,7 +21,9 @@ class WorkerContext:
     timeout_s: how long a worker waits for the others in one exchange; start_timeout_s: the same for the first one.
     on_exit: called in order when the launched function has returned.
     returned: one byte per rank in memory that all workers share; not 0 when the launched function has returned there.
-        One more byte stands behind them: not 0 when the launcher has asked the workers to stop.
+        Two more stand behind them, for when the launcher has asked the workers to stop when they can, and for when
+        their supervisor ends them.
+    leaves_sigterm: whether a SIGTERM that the supervisor has not sent is left to the launcher.
     """
 
     rank: int
@@ -33,6 +35,7 @@ class WorkerContext:
     on_exit: list[Callable[[], None]] = field(default_factory=list)
     returned: mmap.mmap | bytearray = field(default_factory=bytearray)
     start_timeout_s: float = 300.0
+    leaves_sigterm: bool = False
 
     @property
     def own_devices(self) -> bool:
@@ -41,11 +44,18 @@ class WorkerContext:
 
     def has_left(self, rank: int) -> bool:
         """Whether the launched function has returned on `rank`, so that nothing more will come from there."""
-        return rank < len(self.returned) and self.returned[rank] != 0
+        return self._is_set(rank)
 
     def is_to_stop(self) -> bool:
         """Whether the launcher has asked the workers to stop when they can."""
-        return len(self.returned) > len(self.devices) and self.returned[len(self.devices)] != 0
+        return self._is_set(len(self.devices))
+
+    def is_to_end(self) -> bool:
+        """Whether a SIGTERM that comes now ends this worker."""
+        return not self.leaves_sigterm or self._is_set(len(self.devices) + 1)
+
+    def _is_set(self, place: int) -> bool:
+        return place < len(self.returned) and self.returned[place] != 0
 
 
 _context: WorkerContext | None = None

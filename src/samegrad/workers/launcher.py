@@ -30,7 +30,9 @@ __all__ = ["launch"]
 T = TypeVar("T")
 
 _STOP_S = 1.4  # the server needs less than this to end all workers
-_BOOT = "import sys; sys.path[:] = {path!r}; from samegrad.workers.server import main; main({fd}, {pid})"
+_BOOT = (
+    "import sys; sys.path[:] = {path!r}; from samegrad.workers.server import main; main({fd}, {pid}, {leaves_sigterm})"
+)
 
 
 def launch(
@@ -57,7 +59,8 @@ def launch(
     start_timeout_s: the same for the start: until all workers run, and until all have come to their first exchange.
     on_report: called here with each record that a worker hands to `samegrad.workers.report`.
     preload: modules that are imported once, before the workers are forked.
-    stop: asks the workers to stop when they can, when it is set.
+    stop: asks the workers to stop when they can, when it is set. With it, a SIGTERM that is sent to all processes, as
+        batch systems do, is left to the caller, as Ctrl-C is: its handler may set the switch.
 
     A worker has the caller's environment, working directory, `sys.path` and interpreter flags, an empty stdin, and
     random generators (random, numpy, torch, the hashes of strings) that start alike on every rank and in every run.
@@ -135,6 +138,7 @@ class _Server:
         self._selector.register(self.channel, selectors.EVENT_READ)
         if stop is not None:
             self._selector.register(stop, selectors.EVENT_READ)
+        self._leaves_sigterm = stop is not None
         self._runs_workers = False
         self.exit_code = 0  # how it has ended
 
@@ -163,7 +167,7 @@ class _Server:
             if place is None:  # ours and theirs go to the same file: what was printed before comes before
                 stream.flush()
         try:
-            self._process = _start(self._theirs, places)
+            self._process = _start(self._theirs, places, self._leaves_sigterm)
         except OSError as error:
             raise GroupError(f"launch: {sys.executable} could not be started: {error}") from error
         self._theirs.close()
@@ -215,20 +219,21 @@ class _Server:
                 self._process.wait(max(stop_by - time.monotonic(), 0.1))
 
 
-def _start(theirs: socket.socket, places: list[int | None]) -> subprocess.Popen[bytes]:
+def _start(theirs: socket.socket, places: list[int | None], leaves_sigterm: bool) -> subprocess.Popen[bytes]:
     path = [entry for entry in sys.path if isinstance(entry, str)]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     environment.setdefault("PYTHONHASHSEED", "0")  # the order of sets of strings must not depend on the day
     environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats its bits only with this
-    # Ctrl-C is for the launcher. The server inherits that it is blocked, until it has said that it ignores it.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Ctrl-C is for the launcher, and so may be SIGTERM. The server inherits that they are blocked, until it has said
+    # what it does with them.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         return subprocess.Popen(
             [
                 sys.executable,
                 *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
                 "-c",
-                _BOOT.format(path=path, fd=theirs.fileno(), pid=os.getpid()),
+                _BOOT.format(path=path, fd=theirs.fileno(), pid=os.getpid(), leaves_sigterm=leaves_sigterm),
             ],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,

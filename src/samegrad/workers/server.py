@@ -37,19 +37,22 @@ __all__ = ["main"]
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # of prctl, in linux/prctl.h
 
 
-def main(fd: int, parent: int) -> NoReturn:
-    """Serves the launcher `parent`, at the other end of the socket `fd`: forks its workers and relays what they say."""
+def main(fd: int, parent: int, leaves_sigterm: bool) -> NoReturn:
+    """Serves the launcher `parent`, at the other end of the socket `fd`: forks its workers and relays what they say.
+
+    leaves_sigterm: whether SIGTERM, which may be sent to all processes of a job, is for the launcher alone.
+    """
     exit_code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the launcher, which tells us
-        for number in (signal.SIGCHLD, signal.SIGTERM):  # the launcher may ignore or block them, which is inherited
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if leaves_sigterm else signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the launcher may ignore or block it, which is inherited
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         _die_with_parent(parent)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         gc.disable()  # imports leave little garbage, and looking for it takes a sixth of their time
         with socket.socket(fileno=fd) as end:
-            _serve(end)
+            _serve(end, leaves_sigterm)
         exit_code = 0
     except BaseException:
         traceback.print_exc()
@@ -60,7 +63,7 @@ def main(fd: int, parent: int) -> NoReturn:
         os._exit(exit_code)
 
 
-def _serve(end: socket.socket) -> None:
+def _serve(end: socket.socket, leaves_sigterm: bool) -> None:
     request = read_frame(end)
     if request is None:
         return
@@ -70,8 +73,8 @@ def _serve(end: socket.socket) -> None:
         function = read_frame(end)
         if function is None:
             return
-        returned = mmap.mmap(-1, len(devices) + 1)
-        workers = _fork(end, settings, devices, function.payload, returned)
+        returned = mmap.mmap(-1, len(devices) + 2)
+        workers = _fork(end, settings, devices, function.payload, returned, leaves_sigterm)
     except SamegradError as error:
         send_frame(end, Kind.REFUSED, pickle.dumps(error))
         return
@@ -79,7 +82,8 @@ def _serve(end: socket.socket) -> None:
     launcher = Channel(end)
     pids = [worker.pid for worker in workers]
     launcher.send(Kind.STARTED, json.dumps({"devices": devices, "pids": pids}).encode())
-    Supervisor(launcher, workers, functools.partial(returned.__setitem__, len(devices), 1)).run()
+    ask_to_stop, say_end = (functools.partial(returned.__setitem__, len(devices) + place, 1) for place in (0, 1))
+    Supervisor(launcher, workers, ask_to_stop, say_end).run()
     end_children()
     launcher.flush_all()
 
@@ -132,7 +136,12 @@ def _count_cuda_devices() -> int:
 
 
 def _fork(
-    end: socket.socket, settings: Settings, devices: list[str], function: bytes, returned: mmap.mmap
+    end: socket.socket,
+    settings: Settings,
+    devices: list[str],
+    function: bytes,
+    returned: mmap.mmap,
+    leaves_sigterm: bool,
 ) -> list[Worker]:
     """Starts one worker for each device, in order of their ranks."""
     workers: list[Worker] = []
@@ -141,7 +150,7 @@ def _fork(
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()  # or every worker would write out what an import has printed
-        gc.freeze()  # what was imported is not looked through for garbage any more, so its pages stay shared
+        gc.freeze()  # what was imported is not looked through for garbage any more, so its pages stay returned
         server = os.getpid()
         for rank in range(len(devices)):
             ours, theirs = socket.socketpair()
@@ -163,6 +172,7 @@ def _fork(
                         start_timeout_s=settings.start_timeout_s,
                         send_report=answers.report,
                         returned=returned,
+                        leaves_sigterm=leaves_sigterm,
                     )
                     run_worker(answers, place, function)
                 finally:

@@ -36,10 +36,17 @@ class Supervisor:
     """Stands between the launcher and `workers`; to be made in the process that forked them.
 
     ask_to_stop: tells the workers, when the launcher says so, that they should come to an end.
+    say_end: tells them that the SIGTERM that follows is from here.
     """
 
-    def __init__(self, launcher: Channel, workers: Sequence[Worker], ask_to_stop: Callable[[], None]) -> None:
-        self._launcher, self._ask_to_stop = launcher, ask_to_stop
+    def __init__(
+        self,
+        launcher: Channel,
+        workers: Sequence[Worker],
+        ask_to_stop: Callable[[], None],
+        say_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._launcher, self._ask_to_stop, self._say_end = launcher, ask_to_stop, say_end
         self._alive = {worker.pid: worker for worker in workers}
         self._kill_at: float | None = None
         self._selector = selectors.DefaultSelector()
@@ -131,6 +138,7 @@ class Supervisor:
         """Asks all workers to end, but not `failed`, which is about to."""
         if self._kill_at is None:
             self._kill_at = time.monotonic() + _GRACE_S
+            self._say_end()
             for worker in self._alive.values():
                 if worker is not failed:
                     _kill(worker.pid, signal.SIGTERM)

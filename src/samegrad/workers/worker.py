@@ -73,7 +73,7 @@ def run_worker(answers: Answers, worker: WorkerContext, function: bytes) -> NoRe
     """Runs the pickled `function` as `worker`, sends its answer, and ends the process."""
     pid, exit_code, stopped = os.getpid(), 1, False
     try:
-        _end_on_sigterm(answers)
+        _end_on_sigterm(answers, worker)
         try:
             _prepare(worker)
             value = _load(function, worker.rank)()
@@ -103,8 +103,10 @@ def run_worker(answers: Answers, worker: WorkerContext, function: bytes) -> NoRe
         os._exit(exit_code)
 
 
-def _end_on_sigterm(answers: Answers) -> None:
-    def stop(*_: object) -> NoReturn:
+def _end_on_sigterm(answers: Answers, worker: WorkerContext) -> None:
+    def stop(*_: object) -> None:
+        if not worker.is_to_end():  # it was sent to the whole job; the launcher sees to it
+            return
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         answers.is_cut = True
         raise _Stopped
