@@ -53,14 +53,16 @@ class Keeper:
         if self._is_first and not wait and worker is not None and self._writer.flush not in worker.on_exit:
             worker.on_exit.append(self._writer.flush)
 
-    def save(self, saving: Saving, position: Position) -> None:
-        """Copies the state, which is that at `position`, and has it written."""
+    def save(self, saving: Saving, position: Position, wait: bool = False) -> None:
+        """Has the state, which is that at `position`, written; wait: until that is done, else until it is copied."""
         start = time.perf_counter()
         # Before the copy: never two copies at a time.
         self._on_first(self._writer.flush, "saving: completing the checkpoint before")
-        snapshot = self._state.copy(position)
+        snapshot = self._state.snapshot(position, copied=not wait)
         if snapshot is not None:
             self._writer.start(Path(saving.folder), snapshot, saving.keep, time.perf_counter() - start)
+        if wait:
+            self._on_first(self._writer.flush, "saving: completing the checkpoint")
 
     def resume(self, place: str | Path) -> Position:
         """Makes the state that of the checkpoint at `place`; returns its position."""

@@ -27,6 +27,7 @@ __all__ = [
     "described",
     "grouped_names",
     "load",
+    "plain",
     "putting",
     "read",
 ]
@@ -34,12 +35,15 @@ __all__ = [
 _SAVING = "saving the optimizer"
 
 
+def plain(tensor: Tensor) -> Tensor:
+    """`tensor` on the CPU, row by row; itself, if it is that already."""
+    return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+
+
 def copy_of(tensor: Tensor) -> Tensor:
     """A copy on the CPU, row by row."""
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    if plain.device.type != "cpu":
-        return plain.cpu().contiguous()
-    return plain.clone(memory_format=torch.contiguous_format)
+    found = plain(tensor)
+    return found.clone() if found.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr() else found
 
 
 def putting(tensors: dict[str, Tensor]) -> Put:

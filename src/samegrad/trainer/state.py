@@ -18,7 +18,7 @@ from samegrad.parallel.world import World
 from samegrad.recipe import Recipe
 from samegrad.trainer import optimizer_state
 from samegrad.trainer.checkpoint import Snapshot
-from samegrad.trainer.optimizer_state import copy_of, putting
+from samegrad.trainer.optimizer_state import copy_of, plain, putting
 from samegrad.trainer.packing import pack, unpack
 from samegrad.trainer.position import Position
 
@@ -50,14 +50,19 @@ class TrainingState:
     own: set[int] | None
     remembered: dict[str, Remembered] = field(default_factory=dict)
 
-    def copy(self, position: Position) -> Snapshot | None:
-        """A copy of the state, on rank 0; None elsewhere. All ranks call it; it takes as long as the copying."""
+    def snapshot(self, position: Position, copied: bool) -> Snapshot | None:
+        """The state, on rank 0; None elsewhere. All ranks call it.
+
+        copied: whether it stays as it is while training goes on; if not, nobody may change anything before the snapshot
+        is done with. Copying is what takes time.
+        """
+        own_memory = copy_of if copied else plain
         if self.own is None and self.world.rank != 0:
             return None
         parts: dict[str, Tensor] = {}
         optimizer = optimizer_state.described(self.optimizer, self.model, self.own, parts)
         if self.own is None or self.world.host is None:
-            state = {name: copy_of(tensor) for name, tensor in parts.items()}
+            state = {name: own_memory(tensor) for name, tensor in parts.items()}
         else:
             optimizer, state = optimizer_state.collect(optimizer, parts, self.world.host)
             if self.world.rank != 0:
@@ -80,8 +85,8 @@ class TrainingState:
             },
         }
         others |= {f"buffer.{name}": buffer for name, buffer in _unsaved_buffers(self.model, saved).items()}
-        state |= {name: copy_of(tensor) for name, tensor in others.items()}
-        weights = {name: copy_of(value) for name, value in saved.items() if isinstance(value, Tensor)}
+        state |= {name: own_memory(tensor) for name, tensor in others.items()}
+        weights = {name: own_memory(value) for name, value in saved.items() if isinstance(value, Tensor)}
         return Snapshot(position.steps, weights, state, record)
 
     def put_back(self, snapshot: Snapshot, path: Path) -> Position:

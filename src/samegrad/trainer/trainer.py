@@ -201,7 +201,7 @@ class Trainer:
                     self._keeper.save(saving, self.position)
                     saved = self.position
             if saving is not None and self.position != saved:
-                self._keeper.save(saving, self.position)
+                self._keeper.save(saving, self.position, wait=True)
         self._stop = False
         return reports
 
@@ -226,7 +226,7 @@ class Trainer:
         """
         saving = Saving(folder, None, keep)
         with self._keeper.keeping(saving, None, wait):
-            self._keeper.save(saving, self.position)
+            self._keeper.save(saving, self.position, wait)
 
     def resume(self, place: str | Path) -> None:
         """Takes up the training that was saved in the folder `place` (its newest checkpoint; or name one of its files).
