@@ -5,11 +5,15 @@
 
 Every command trains one step of the same network (784-512-256-10) on synthetic data. They run in turns; a figure is the
 median of the rounds, with the smallest and the largest.
+
+Resumed are runs of LeNet and ResNet-18, of minibatches of 32 and SGD with momentum, from a step in the middle of the
+epoch.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -68,6 +72,23 @@ def _train(devices: str) -> float:
     return float(json.loads(output.splitlines()[-1])["start_up_seconds"])
 
 
+def _saved_run(model: str, folder: Path) -> Path:
+    """The checkpoint of a run of `model`, one step before its end."""
+    out = folder / model
+    options = ["--model", model, "--data", "synthetic", "--batch-size", "32", "--epochs", "1", "--save-every", "63"]
+    _output([sys.executable, "-m", "samegrad", "train", *options, "--optimizer", "momentum", "--out", str(out)])
+    return out / "checkpoint-00000063.json"
+
+
+def _resume(checkpoint: Path, devices: str) -> float:
+    """What `samegrad train --resume` says itself: seconds from its own start to the end of the first step."""
+    with tempfile.TemporaryDirectory() as out:
+        command = [sys.executable, "-m", "samegrad", "train", "--resume", str(checkpoint), "--out", out]
+        return float(
+            json.loads(_output([*command, "--devices", devices, "--json"]).splitlines()[-1])["start_up_seconds"]
+        )
+
+
 def _output(command: list[str], environment: dict[str, str] | None = None) -> str:
     finished = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     if finished.returncode:
@@ -89,6 +110,10 @@ def main(arguments: list[str] | None = None) -> int:
             "samegrad train --devices cpu:1": lambda: _train("cpu:1"),
             "samegrad train --devices cpu:2": lambda: _train("cpu:2"),
         }
+        for model in ("lenet", "resnet18"):
+            checkpoint = _saved_run(model, folder)
+            for devices in ("cpu:1", "cpu:2"):
+                ways[f"--resume {model} --devices {devices}"] = functools.partial(_resume, checkpoint, devices)
         found: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(options.rounds):
             for way, run in ways.items():

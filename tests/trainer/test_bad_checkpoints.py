@@ -93,11 +93,8 @@ def test_links_to_files_and_folders_are_followed_but_never_written_through(tmp_p
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        *(
-            (name, value, f"{name} is ")
-            for name in ("recipe", "position", "files", "optimizer")
-            for value in (None, [])
-        ),
+        *((name, None, f"{name} is None") for name in ("recipe", "position", "files", "optimizer", "values")),
+        *((name, [], rf"{name} is \[\]") for name in ("recipe", "position", "files", "remembered")),
         ("tensors", {"x": 1}, "tensors is "),
         ("tensors", [1], r"tensors is \[1\]"),
         ("position", {}, "position has nothing"),

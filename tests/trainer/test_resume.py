@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from samegrad.callbacks import EpochReport, SaveReport
-from samegrad.errors import ConfigurationError, OutputError
+from samegrad.errors import CallMismatch, ConfigurationError, OutputError
 from samegrad.recipe import Recipe
 from samegrad.trainer import Saving, Trainer, saving
 from samegrad.trainer.checkpoint import Snapshot, write_checkpoint
@@ -433,3 +433,58 @@ def test_a_checkpoint_that_is_being_written_when_the_function_returns_is_complet
 
     launch(run, devices="cpu:2")
     assert latest(tmp_path).stem == "checkpoint-00000000"
+
+
+@pytest.mark.dist
+def test_a_rank_that_saves_while_the_other_trains_is_named(tmp_path: Path) -> None:
+    def run() -> None:
+        trainer, worker = make(), context()
+        assert worker is not None
+
+        def on_step(report: Any) -> None:
+            if worker.rank == 1 and report.step == 1:
+                raise KeyError("only here")
+
+        try:
+            trainer.fit(data(), 1, on_step=on_step)
+        except KeyError:
+            trainer.save(tmp_path)
+
+    with pytest.raises(CallMismatch, match="rank 1 is at 'saving: locking the folder'"):
+        launch(run, devices="cpu:2", timeout_s=60)
+    assert checkpoints(tmp_path) == []
+
+
+@pytest.mark.dist
+def test_what_rank_0_finds_out_is_raised_on_all_ranks(tmp_path: Path) -> None:
+    def run() -> list[str]:
+        trainer, found = make(), []
+        for call in (lambda: trainer.resume(tmp_path / "nowhere"), lambda: trainer.save(tmp_path / "file")):
+            try:
+                call()
+            except OutputError as error:
+                found.append(str(error))
+        everywhere = [json.loads(text) for text in trainer.world.group.gather(json.dumps(found).encode(), "comparing")]
+        assert everywhere == [found] * trainer.world.size
+        return found
+
+    (tmp_path / "file").write_bytes(b"")
+    nowhere, file = launch(run, devices="cpu:3", timeout_s=60)
+    assert "got nothing: it does not exist" in nowhere
+    assert "expected a folder that files can be written to; got: File exists" in file
+
+
+@pytest.mark.dist
+def test_optimizers_whose_groups_differ_over_ranks_are_refused() -> None:
+    def run() -> None:
+        worker = context()
+        assert worker is not None
+        order = slice(None, None, 1 if worker.rank == 0 else -1)
+
+        def optimizer(parameters: Any) -> torch.optim.Optimizer:
+            return torch.optim.SGD([{"params": [parameter]} for parameter in list(parameters)[order]], lr=0.1)
+
+        Trainer(nn.Linear(2, 2), nn.functional.mse_loss, optimizer, RECIPE)
+
+    with pytest.raises(ConfigurationError, match=r"rank 0 has optimizer SGD .* of weight where rank 1 has .* of bias"):
+        launch(run, devices="cpu:2", timeout_s=60)
