@@ -458,10 +458,11 @@ def test_a_rank_that_saves_while_the_other_trains_is_named(tmp_path: Path) -> No
 @pytest.mark.dist
 def test_what_rank_0_finds_out_is_raised_on_all_ranks(tmp_path: Path) -> None:
     def run() -> list[str]:
-        trainer, found = make(), []
-        for call in (lambda: trainer.resume(tmp_path / "nowhere"), lambda: trainer.save(tmp_path / "file")):
+        trainer = make()
+        found: list[str] = []
+        for call, place in ((trainer.resume, "nowhere"), (trainer.save, "file")):
             try:
-                call()
+                call(tmp_path / place)
             except OutputError as error:
                 found.append(str(error))
         everywhere = [json.loads(text) for text in trainer.world.group.gather(json.dumps(found).encode(), "comparing")]
