@@ -5,25 +5,21 @@ from typing import Any
 
 import pytest
 from tests.runs.folders import make, records, report
+from tests.trainer.snapshots import snapshot_of
 
 from samegrad.errors import OutputError
 from samegrad.files import FolderLock
 from samegrad.runs import read_run
 from samegrad.runs.texts import state_text
-from samegrad.trainer.checkpoint_files import sealed
+from samegrad.trainer.checkpoint import write_checkpoint
 from samegrad.trainer.job import TrainJob
 from samegrad.trainer.packing import pack
 
 
 def write_record(folder: Path, steps: int, **remembered: Any) -> None:
-    name = f"checkpoint-{steps:08}"
-    document = {
-        "format_version": 1,
-        "files": {f"{name}.safetensors": "", f"{name}.state.safetensors": ""},
-        "recipe": {"batch_size": 16, "shards": 4, "seed": 3, "threads": 1, "clip_norm": None},
-        "remembered": {key: pack(value, key, lambda *_: None) for key, value in remembered.items()},
-    }
-    (folder / f"{name}.json").write_bytes(sealed(document))
+    recipe = {"batch_size": 16, "shards": 4, "seed": 3, "threads": 1, "clip_norm": None}
+    packed = {key: pack(value, key, lambda *_: None) for key, value in remembered.items()}
+    write_checkpoint(folder, snapshot_of(steps, {}, recipe=recipe, remembered=packed), keep=steps)
 
 
 def test_a_finished_run(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from typing import Any, Literal
 from samegrad.callbacks.metrics_file import METRICS
 from samegrad.errors import OutputError, SamegradError
 from samegrad.files import is_locked
-from samegrad.trainer.checkpoint_files import checkpoints, read_record
+from samegrad.trainer.checkpoint_files import checkpoints
+from samegrad.trainer.checkpoint_record import read_record
 from samegrad.trainer.job import REMEMBERED, TrainJob
 from samegrad.trainer.packing import unpack
 from samegrad.trainer.run_files import REPORT
