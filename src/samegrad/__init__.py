@@ -26,14 +26,25 @@ if TYPE_CHECKING:
     )
     from samegrad.parallel.fingerprint import fingerprint
     from samegrad.recipe import Recipe
-    from samegrad.trainer import Saving, Trainer, accuracy, scaled_rate, warmup
+    from samegrad.trainer import (
+        DistributedSampler,
+        Loading,
+        Saving,
+        Trainer,
+        accuracy,
+        batches,
+        scaled_rate,
+        warmup,
+    )
     from samegrad.workers import launch
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Callback",
+    "DistributedSampler",
     "EpochReport",
+    "Loading",
     "Recipe",
     "SamegradError",
     "SaveReport",
@@ -42,6 +53,7 @@ __all__ = [
     "Trainer",
     "accuracy",
     "allreduce",
+    "batches",
     "callbacks",
     "current_world",
     "data",
@@ -62,7 +74,16 @@ _HOMES = {
     "errors": ["SamegradError"],
     "recipe": ["Recipe"],
     "parallel": ["allreduce", "current_world", "devices", "fingerprint", "replicate_parameters", "split_batch"],
-    "trainer": ["Saving", "Trainer", "accuracy", "scaled_rate", "warmup"],
+    "trainer": [
+        "DistributedSampler",
+        "Loading",
+        "Saving",
+        "Trainer",
+        "accuracy",
+        "batches",
+        "scaled_rate",
+        "warmup",
+    ],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -11,6 +11,7 @@
     +-- GroupError (RuntimeError)            what happened to a rank of the group
     |   +-- WorkerFailed                     the function raised in a worker; carries its traceback
     |   +-- WorkerDied (ChildProcessError)   a worker ended without an answer: killed, or it left by itself
+    |   +-- LoaderDied (ChildProcessError)   a process that read data for a rank ended before its time
     |   +-- PeerFailed (ConnectionError)     seen by a rank: another one failed, this one stops too
     |   +-- PeerTimeout (TimeoutError)       seen by a rank: another one did not arrive before the deadline
     |   `-- CallMismatch                     seen by all ranks: they do not make the same calls in the same order
@@ -30,6 +31,7 @@ __all__ = [
     "DataMissing",
     "DeviceUnavailable",
     "GroupError",
+    "LoaderDied",
     "NonFiniteLoss",
     "OutputError",
     "PeerFailed",
@@ -95,6 +97,10 @@ class WorkerDied(GroupError, ChildProcessError):
     def __init__(self, message: str, rank: int = -1, exit_code: int = 0) -> None:
         super().__init__(message, rank)
         self.exit_code = exit_code
+
+
+class LoaderDied(GroupError, ChildProcessError):
+    """A loader worker, a process that reads data for a rank, was killed or left. `rank` is the one it read for."""
 
 
 class PeerFailed(GroupError, ConnectionError):

@@ -33,7 +33,7 @@ TRAIN_OPTIONS = [
         "--precision",
         "--compile",
     ),
-    *("--devices", "--shares", "--update"),
+    *("--devices", "--shares", "--update", "--loader-workers"),
     *("--out", "--tensorboard", "--save-every", "--keep", "--resume", "--json", "--debug"),
 ]
 
@@ -91,6 +91,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--warmup-epochs", "-1"], "'--warmup-epochs'"),
         (["--warmup-epochs", "nan"], "'--warmup-epochs'"),
         (["--epochs", "0"], "'--epochs'"),
+        (["--loader-workers", "-1"], "'--loader-workers'"),
         (["--save-every", "0"], "'--save-every': '0' is neither a number of steps of at least 1 nor epoch"),
         (["--save-every", "often"], "'--save-every': 'often' is neither"),
         (["--keep", "0"], "'--keep'"),

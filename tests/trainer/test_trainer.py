@@ -677,18 +677,19 @@ class NoLength:
 
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
-        yield torch.ones(6), 1
+        yield from ()
 
 
-@pytest.mark.parametrize("method", ["fit", "evaluate"])
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
         ([], "has no examples"),
         (TensorDataset(torch.ones(0, 6), torch.ones(0)), "has no examples"),
         (NoLength(), "NoLength has none"),
-        (Stream(), "Stream has none"),
-        (iter([1]), "list_iterator has no __getitem__"),
+        (5, "int has no __getitem__"),
+        (Stream(), "Stream.* has no examples in epoch 0"),
+        (iter([]), "list_iterator.* has no examples in epoch 0; can it be gone through only once"),
         (DataLoader(TensorDataset(torch.ones(1))), r"of a DataLoader give its data set \(\.dataset\)"),
     ],
 )

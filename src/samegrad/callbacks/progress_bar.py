@@ -48,18 +48,19 @@ class ProgressBar(Callback):
         bar = None if summed is None else self._started()
         if summed is None or bar is None or self._task is None:
             return
-        done, now = (report.epoch + (report.step + 1) / report.steps) / report.epochs, time.monotonic()
-        if self._since_s is None:
-            self._since_s = now - report.seconds
-            self._done_before = done - 1 / report.steps / report.epochs
-        left_s = (now - self._since_s) / (done - self._done_before) * (1 - done)
+        left = ""
+        if report.steps is not None:
+            done, now = (report.epoch + (report.step + 1) / report.steps) / report.epochs, time.monotonic()
+            if self._since_s is None:
+                self._since_s = now - report.seconds
+                self._done_before = done - 1 / report.steps / report.epochs
+            left = f", {_clock((now - self._since_s) / (done - self._done_before) * (1 - done))} left"
         bar.update(
             self._task,
             description=f"epoch {report.epoch + 1}/{report.epochs}",
             completed=report.step + 1,
             total=report.steps,
-            facts=f"loss {report.loss:.4f}  {format_count(summed.examples / summed.seconds)} samples/s, "
-            f"{_clock(left_s)} left",
+            facts=f"loss {report.loss:.4f}  {format_count(summed.examples / summed.seconds)} samples/s{left}",
             refresh=True,
         )
 

@@ -13,17 +13,17 @@ __all__ = ["EpochReport", "OnEpoch", "OnSave", "OnStep", "SaveReport", "StepRepo
 class StepReport:
     """One step is done, on all ranks alike (but for the time).
 
-    epoch and step count from 0, `steps` is how many the epoch has, `examples` those of this minibatch over all devices,
-    `loss` their mean loss before the update, `seconds` the time since the step before ended. steps_done: all steps of
-    the training so far, those before it was resumed too. epochs: so many will be done when `fit` has done what it was
-    asked for. lr: the learning rate of this step (that of the optimizer's first group).
+    epoch and step count from 0, `steps` is how many the epoch has (None for an iterable data set), `examples` those of
+    this minibatch over all devices, `loss` their mean loss before the update, `seconds` the time since the step before
+    ended. steps_done: all steps of the training so far, those before it was resumed too. epochs: so many will be done
+    when `fit` has done what it was asked for. lr: the learning rate of this step (that of the optimizer's first group).
     loss_scale: what the loss was multiplied by in fp16, else None. skipped: with it the gradient was not finite, so the
     parameters were left alone; the next step has half the scale.
     """
 
     epoch: int
     step: int
-    steps: int
+    steps: int | None
     examples: int
     loss: float
     seconds: float

@@ -17,7 +17,7 @@ from samegrad.trainer.packing import unpack
 __all__ = ["check_folder", "given_options", "resumed"]
 
 _IF_GIVEN = frozenset({"out", "data_dir", "save_every", "keep", "tensorboard"})
-_FREE = _IF_GIVEN | {"devices", "shares", "update", "resume", "as_json", "debug"}
+_FREE = _IF_GIVEN | {"devices", "shares", "update", "loader_workers", "resume", "as_json", "debug"}
 """What may differ from the run that is resumed."""
 
 
@@ -36,7 +36,7 @@ def resumed(job: TrainJob, given: Collection[str]) -> TrainJob:
             f"--resume {job.resume}: a run is gone on with as it was begun, but these options say otherwise: "
             f"{', '.join(differing)}. Leave them out; --devices, --shares, --update and --out may differ"
         )
-    names = {"shares", "update"} | (_IF_GIVEN & set(given))
+    names = {"shares", "update", "loader_workers"} | (_IF_GIVEN & set(given))
     return replace(saved, **{name: getattr(job, name) for name in names})
 
 

@@ -229,6 +229,16 @@ def train(
             rich_help_panel=_DEVICES,
         ),
     ] = _DEFAULT.update,
+    loader_workers: Annotated[
+        int,
+        typer.Option(
+            help="Processes that read images for each device while it computes; 0: the worker reads them itself, which "
+            "is best for images in memory.",
+            metavar="N",
+            min=0,
+            rich_help_panel=_DEVICES,
+        ),
+    ] = _DEFAULT.loader_workers,
     out: Annotated[
         str | None,
         typer.Option(
@@ -299,6 +309,7 @@ def train(
         compile=compile,
         shares=_parse_numbers(shares),
         update=cast(Update, update),
+        loader_workers=loader_workers,
         out=out,
         keep=keep,
         resume=resume,

@@ -12,7 +12,7 @@ from samegrad.errors import TrainingError
 from samegrad.parallel.compilation import compiling
 from samegrad.recipe import Recipe
 
-__all__ = ["as_recipe_says"]
+__all__ = ["as_recipe_says", "on_one_thread"]
 
 
 @contextlib.contextmanager
@@ -37,6 +37,20 @@ def as_recipe_says(recipe: Recipe, device: torch.device) -> Iterator[None]:
     finally:
         if threads != recipe.threads:
             torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def on_one_thread() -> Iterator[None]:
+    """torch computes on the CPU with one thread within."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextlib.contextmanager

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from samegrad.errors import ConfigurationError
 
-__all__ = ["count_examples", "cut", "map_tensors"]
+__all__ = ["count_examples", "cut", "leaves", "map_tensors", "replace_rows", "rows"]
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
@@ -25,7 +25,7 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
 
 def count_examples(value: Any) -> int:
     """The number of examples in `value`; ConfigurationError if its tensors disagree, or if there are none."""
-    lengths = {len(leaf): path for path, leaf in _leaves(value, "") if isinstance(leaf, Tensor) and leaf.dim()}
+    lengths = {len(leaf): path for path, leaf in leaves(value, "") if isinstance(leaf, Tensor) and leaf.dim()}
     if len(lengths) != 1:
         found = ", ".join(f"{length} in {path or 'it'}" for length, path in lengths.items()) or "no tensor with rows"
         raise ConfigurationError(
@@ -39,16 +39,33 @@ def cut(value: Any, rows: range, total: int) -> Any:
     """The examples `rows` out of the `total` in `value`; tensors are views."""
 
     def take(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor) and leaf.dim():
-            return leaf[rows.start : rows.stop]
-        if isinstance(leaf, list):
-            return leaf[rows.start : rows.stop]
-        return leaf
+        return leaf[rows.start : rows.stop] if isinstance(leaf, list) or _has_rows(leaf) else leaf
 
-    def is_column(leaf: Any) -> bool:
-        return isinstance(leaf, list) and len(leaf) == total and not any(True for _ in _tensors(leaf))
+    return _map(take, value, _column_of(total))
 
-    return _map(take, value, is_column)
+
+def rows(value: Any, total: int) -> list[Any]:
+    """What in `value` holds one value for each of the `total` examples: tensors with dimensions, and lists."""
+    found: list[Any] = []
+    _map(
+        lambda leaf: found.append(leaf) if isinstance(leaf, list) or _has_rows(leaf) else None, value, _column_of(total)
+    )
+    return found
+
+
+def replace_rows(value: Any, total: int, by: Iterable[Any]) -> Any:
+    """`value` with what `rows(value, total)` gives replaced by other values, in this order."""
+    new = iter(by)
+    return _map(lambda leaf: next(new) if isinstance(leaf, list) or _has_rows(leaf) else leaf, value, _column_of(total))
+
+
+def _has_rows(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.dim() > 0
+
+
+def _column_of(total: int) -> Callable[[Any], bool]:
+    """Whether something is a list with one value, which is no tensor, for each of `total` examples."""
+    return lambda leaf: isinstance(leaf, list) and len(leaf) == total and not any(True for _ in _tensors(leaf))
 
 
 def _map(function: Callable[[Any], Any], value: Any, is_leaf: Callable[[Any], bool] = lambda _: False) -> Any:
@@ -83,18 +100,19 @@ def _rebuilt(original: Mapping[Any, Any], pairs: dict[Any, Any]) -> Any:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    return (leaf for _, leaf in _leaves(value, "") if isinstance(leaf, Tensor))
+    return (leaf for _, leaf in leaves(value, "") if isinstance(leaf, Tensor))
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """What is in `value` besides containers, each with where it is: "[0]", "['pixels']", ".field"."""
     if isinstance(value, Mapping):
         for key, part in value.items():
-            yield from _leaves(part, f"{path}[{key!r}]")
+            yield from leaves(part, f"{path}[{key!r}]")
     elif isinstance(value, tuple | list):
         for index, part in enumerate(value):
-            yield from _leaves(part, f"{path}[{index}]")
+            yield from leaves(part, f"{path}[{index}]")
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield from _leaves(getattr(value, field.name), f"{path}.{field.name}")
+            yield from leaves(getattr(value, field.name), f"{path}.{field.name}")
     else:
         yield path, value

@@ -10,17 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from samegrad.trainer.learning_rate import scaled_rate
+    from samegrad.trainer.loading import Loading
     from samegrad.trainer.metrics import accuracy
+    from samegrad.trainer.rank_batches import batches
+    from samegrad.trainer.sampler import DistributedSampler
     from samegrad.trainer.saving import Saving
     from samegrad.trainer.trainer import Trainer
     from samegrad.trainer.warm_up import warmup
 
-__all__ = ["Saving", "Trainer", "accuracy", "scaled_rate", "warmup"]
+__all__ = ["DistributedSampler", "Loading", "Saving", "Trainer", "accuracy", "batches", "scaled_rate", "warmup"]
 
 _HOME_OF = {
+    "DistributedSampler": "sampler",
+    "Loading": "loading",
     "Saving": "saving",
     "Trainer": "trainer",
     "accuracy": "metrics",
+    "batches": "rank_batches",
     "scaled_rate": "learning_rate",
     "warmup": "warm_up",
 }

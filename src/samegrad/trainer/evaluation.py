@@ -1,14 +1,17 @@
 """Losses and metrics of a data set, computed by all ranks, each example counted exactly once.
 
-The data set is cut into units of fixed size, in order, which the ranks share out. The sums of the units are added along
-the same kind of tree as gradients, so the result has the same bits for any number of ranks.
+The data set is cut into units of fixed size, in order, which the ranks compute in turns. The sums of the units are
+added along the same kind of tree as gradients, so the result has the same bits for any number of ranks.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import operator
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,65 +23,109 @@ from samegrad.parallel.buffers import KeptBuffers
 from samegrad.parallel.generators import seed_generators
 from samegrad.parallel.world import World
 from samegrad.recipe import Recipe
-from samegrad.shards import even, tree_sum
-from samegrad.trainer.batches import dataset_length, fetch
+from samegrad.shards import tree_sum
+from samegrad.trainer.examples import as_pair
+from samegrad.trainer.feed import Feed, Group
+from samegrad.trainer.loading import Loading
 from samegrad.trainer.metrics import Metric, accuracy, suits_accuracy
-from samegrad.trainer.same_data import compare_data
 from samegrad.trainer.step import Weight, to_device
 
-__all__ = ["UNIT", "evaluate"]
+__all__ = ["UNIT", "Evaluation"]
 
 UNIT = 256
 """Examples that are computed together, at most; fewer if the minibatch has fewer. The shape may change bits."""
 
 
-def evaluate(
-    model: nn.Module,
-    forward: Callable[[Any], Any],
-    loss: Callable[[Any, Any], Tensor],
-    dataset: Any,
-    metrics: Mapping[str, Metric] | None,
-    weight: Weight | None,
-    recipe: Recipe,
-    world: World,
-    device: torch.device,
-) -> dict[str, float]:
-    """The mean of the loss and of each metric over `dataset`, by `forward` of `model`; see `Trainer.evaluate`."""
-    length = dataset_length(dataset)
-    if metrics is not None and "loss" in metrics:
-        raise ConfigurationError("evaluate: a metric must not be called 'loss', as the mean loss itself is; rename it")
-    compare_data(dataset, length, recipe, world.group, "evaluate")
-    unit_size = min(UNIT, recipe.batch_size)
-    units = -(-length // unit_size)
-    names: list[str] | None = None if metrics is None else ["loss", *metrics]
-    rows: list[float] = []  # for each unit of this rank: what it counts, its examples, its summed loss and metrics
-    modes = [(module, module.training) for module in model.modules()]
-    buffers = KeptBuffers(model)  # some change theirs in evaluation mode, which each unit sees as it was
-    model.eval()
-    try:
-        for unit in even(units, world.size)[world.rank]:
-            indices = torch.arange(unit * unit_size, min((unit + 1) * unit_size, length))
-            X, y = to_device(fetch(dataset, indices, recipe, epoch=0), device)
-            seed_generators(generator_key(recipe.seed, "evaluate", unit), device)
-            with torch.no_grad():
-                buffers.put_back()
-                output = forward(X)
-                count = float(len(indices) if weight is None else weight(X, y))
-                if metrics is None:
-                    metrics = {"accuracy": accuracy} if suits_accuracy(output, y) else {}
-                names = ["loss", *metrics]
-                summed_loss = float(loss(output, y)) * count if count else 0.0
-                rows += [count, float(len(indices)), summed_loss, *(float(m(output, y)) for m in metrics.values())]
-    finally:
-        for module, was_training in modes:  # each by itself: a part may be frozen in evaluation mode
-            module.training = was_training
-        buffers.put_back()
-    return _combine(world, names, rows, f"evaluate on {length} examples")
+class Evaluation:
+    """Runs `forward` of `model` over a data set in evaluation mode, unit by unit, of which each rank computes its own.
+
+    Mode and buffers are put back afterwards; some models change their buffers in evaluation mode, too, of which each
+    unit sees those from before.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        forward: Callable[[Any], Any],
+        recipe: Recipe,
+        world: World,
+        device: torch.device,
+        loading: Loading | None,
+    ) -> None:
+        self._model, self._forward = model, forward
+        self._recipe, self._world, self._device = recipe, world, device
+        self._loading = loading
+
+    def evaluate(
+        self,
+        dataset: Any,
+        loss: Callable[[Any, Any], Tensor],
+        metrics: Mapping[str, Metric] | None,
+        weight: Weight | None,
+    ) -> dict[str, float]:
+        """The mean of the loss and of each metric over `dataset`; see `Trainer.evaluate`."""
+        if metrics is not None and "loss" in metrics:
+            raise ConfigurationError(
+                "evaluate: a metric must not be called 'loss', as the mean loss itself is; rename it"
+            )
+        names: list[str] | None = None if metrics is None else ["loss", *metrics]
+        rows: list[list[float]] = []  # for each unit of this rank: what it counts, its examples, summed loss, metrics
+        ranks = self._world.size
+        with self.units(dataset, "evaluate", as_pair, lambda unit: unit % ranks) as units:
+            for unit in units:
+                if unit.number % ranks != self._world.rank:
+                    continue
+                (X, y), output = self.compute(unit, operator.itemgetter(0))
+                with torch.no_grad():
+                    count = float(unit.examples if weight is None else weight(X, y))
+                    if metrics is None:
+                        metrics = {"accuracy": accuracy} if suits_accuracy(output, y) else {}
+                    names = ["loss", *metrics]
+                    summed_loss = float(loss(output, y)) * count if count else 0.0
+                    sums = [float(metric(output, y)) for metric in metrics.values()]
+                rows.append([count, float(unit.examples), summed_loss, *sums])
+        return _combine(self._world, names, rows)
+
+    @contextlib.contextmanager
+    def units(
+        self, dataset: Any, what: str, finish: Callable[[Any, Any], Any], owner: Callable[[int], int | None]
+    ) -> Iterator[Iterator[Group]]:
+        """The units of `dataset`, with those of other ranks among them, which have nothing to get.
+
+        owner: says which rank computes which unit; None: all of them.
+        """
+        rank = self._world.rank  # and not the world itself, since loader workers may be sent this function
+
+        def parts(unit: int, examples: int) -> dict[int, range]:
+            return {unit: range(examples)} if owner(unit) in (rank, None) else {}
+
+        size = min(UNIT, self._recipe.batch_size)
+        feed = Feed(dataset, self._recipe, self._world, self._device, size, parts, what, self._loading, finish)
+        modes = [(module, module.training) for module in self._model.modules()]
+        self._buffers = KeptBuffers(self._model)
+        self._model.eval()
+        try:
+            with feed:
+                length = feed.length
+                yield feed.in_stream() if length is None else feed.in_order(torch.arange(length))
+        finally:
+            for module, was_training in modes:  # each by itself: a part may be frozen in evaluation mode
+                module.training = was_training
+            self._buffers.put_back()
+
+    def compute(self, unit: Group, inputs: Callable[[Any], Any]) -> tuple[Any, Any]:
+        """The batch of `unit` on the device, and what the model makes of its `inputs`."""
+        batch = to_device(unit.get(unit.number), self._device)
+        seed_generators(generator_key(self._recipe.seed, "evaluate", unit.number), self._device)
+        with torch.no_grad():
+            self._buffers.put_back()
+            return batch, self._forward(inputs(batch))
 
 
-def _combine(world: World, names: list[str] | None, rows: list[float], operation: str) -> dict[str, float]:
-    record = json.dumps(names).encode() + b"\n" + struct.pack(f"<{len(rows)}d", *rows)
-    records = world.group.gather(record, operation)
+def _combine(world: World, names: list[str] | None, rows: list[list[float]]) -> dict[str, float]:
+    values = [value for row in rows for value in row]
+    record = json.dumps(names).encode() + b"\n" + struct.pack(f"<{len(values)}d", *values)
+    records = world.group.gather(record, "evaluate")
     headers, bodies = zip(*(record.split(b"\n", 1) for record in records), strict=True)
     known = [(rank, json.loads(header)) for rank, header in enumerate(headers) if header != b"null"]
     for rank, other in known:
@@ -88,8 +135,10 @@ def _combine(world: World, names: list[str] | None, rows: list[float], operation
                 f"ranks the same metrics"
             )
     names = known[0][1]
-    values = [value for body in bodies for value in struct.unpack(f"<{len(body) // 8}d", body)]
-    columns = [tree_sum(values[column :: 2 + len(names)]) for column in range(2 + len(names))]
+    width = 2 + len(names)
+    by_rank = [list(struct.iter_unpack(f"<{width}d", body)) for body in bodies]
+    in_turns = itertools.chain.from_iterable(itertools.zip_longest(*by_rank))
+    columns = [tree_sum(column) for column in zip(*(row for row in in_turns if row is not None), strict=True)]
     counted, examples, summed_loss, *sums = columns
     means = [summed_loss / counted if counted else float("nan"), *(value / examples for value in sums)]
     return dict(zip(names, means, strict=True))

@@ -70,6 +70,7 @@ class TrainJob:
     data_dir: a folder with the files of the data set; None where it is not read from files, or for the default folder.
     shares: how fast each device is, in the order of the devices; None for equal ones.
     out: the folder for metrics and checkpoints; None to write nothing.
+    loader_workers: processes that read for each device, see `samegrad.trainer.loading.Loading`.
     save_every, keep: see `samegrad.trainer.saving.Saving`. tensorboard: whether to write events, into a folder of
         `out`. resume: the checkpoint to go on from, or its folder.
     """
@@ -91,6 +92,7 @@ class TrainJob:
     compile: bool = False
     shares: tuple[float, ...] | None = None
     update: Update = "auto"
+    loader_workers: int = 0
     out: str | None = None
     save_every: SaveEvery = None
     keep: int = 2
@@ -109,6 +111,10 @@ class TrainJob:
             raise ConfigurationError(f"--lr: expected a positive number; got {self.lr!r}")
         if self.resume is None:  # else it was checked when the run was begun
             self._check_scaling()
+        if self.loader_workers < 0:
+            raise ConfigurationError(
+                f"--loader-workers: expected a whole number of at least 0; got {self.loader_workers!r}"
+            )
         if self.keep < 1:
             raise ConfigurationError(f"--keep: expected a whole number of at least 1; got {self.keep!r}")
         if self.save_every is not None and self.out is None:

@@ -39,6 +39,7 @@ from samegrad.trainer.checkpoint_files import WEIGHTS, checkpoint_name
 from samegrad.trainer.command import command_line
 from samegrad.trainer.job import REMEMBERED, TrainJob
 from samegrad.trainer.learning_rate import warmup_steps
+from samegrad.trainer.loading import Loading
 from samegrad.trainer.run_files import EVENTS
 from samegrad.trainer.saving import Saving
 from samegrad.trainer.scheduling import MakeScheduler
@@ -76,6 +77,7 @@ def run(job: TrainJob) -> dict[str, Any]:
         split.train,
         job.epochs - trainer.epoch,
         validate=split.test,
+        loading=Loading(job.loader_workers),
         saving=None if job.out is None else Saving(job.out, job.save_every, job.keep),
         callbacks=_callbacks(job, trainer.epoch),
     )

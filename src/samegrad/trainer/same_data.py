@@ -7,6 +7,7 @@ the data set for each, as other wrappers want it) would agree on all bits of a m
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,8 +17,6 @@ from samegrad.errors import ConfigurationError
 from samegrad.executors import Group
 from samegrad.parallel.generators import kept_generators
 from samegrad.parallel.nested import cut, map_tensors
-from samegrad.recipe import Recipe
-from samegrad.trainer.batches import fetch
 
 __all__ = ["compare_data", "first_example"]
 
@@ -37,17 +36,17 @@ def first_example(batch: Any, total: int) -> str:
     return digest.hexdigest()
 
 
-def compare_data(dataset: Any, length: int, recipe: Recipe, group: Group, operation: str) -> None:
+def compare_data(first: Callable[[], Any], length: int, group: Group, operation: str) -> None:
     """Raises ConfigurationError on all ranks alike if their data sets have other examples.
 
-    Each rank fetches the first example. Where that gives another one each time, ranks cannot be compared.
+    first: reads the first example, as a batch. Where that gives another one each time, ranks cannot be compared.
     """
     if group.size == 1:
         return
 
     def look() -> bytes:
         with kept_generators(torch.device("cpu")):
-            return first_example(fetch(dataset, torch.tensor([0]), recipe, epoch=0), 1).encode()
+            return first_example(first(), 1).encode()
 
     found = group.gather(look(), f"{operation} on {length} examples")
     if len(set(found)) == 1 or len(set(group.gather(look(), operation) + found)) > len(set(found)):

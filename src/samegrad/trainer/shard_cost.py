@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from samegrad.parallel.buffers import KeptBuffers
 from samegrad.parallel.execution import as_recipe_says
 from samegrad.shards import even
-from samegrad.trainer.batches import dataset_length, fetch
+from samegrad.trainer.examples import dataset_length, fetch
 from samegrad.trainer.precision import in_precision
 from samegrad.trainer.step import to_device
 from samegrad.trainer.trainer import Trainer

@@ -23,14 +23,17 @@ from samegrad.parallel.nested import count_examples, cut
 from samegrad.parallel.world import current_world
 from samegrad.recipe import Recipe
 from samegrad.shards import even
-from samegrad.trainer.batches import dataset_length, epoch_order, fetch
-from samegrad.trainer.evaluation import evaluate
+from samegrad.trainer.evaluation import Evaluation
+from samegrad.trainer.examples import epoch_order
+from samegrad.trainer.feed import Feed
 from samegrad.trainer.keeper import Keeper
 from samegrad.trainer.listeners import Listeners
+from samegrad.trainer.loading import Loading
 from samegrad.trainer.metrics import Metric
-from samegrad.trainer.position import Position
+from samegrad.trainer.position import OF_A_STREAM, Position
 from samegrad.trainer.precision import in_precision
-from samegrad.trainer.same_data import compare_data, first_example
+from samegrad.trainer.prediction import predict
+from samegrad.trainer.same_data import first_example
 from samegrad.trainer.saving import Saving
 from samegrad.trainer.scheduling import MakeScheduler, kind_of, make_scheduler, scheduler_entries
 from samegrad.trainer.set_up import check_optimizer, optimizer_entries, share_parameters
@@ -155,6 +158,7 @@ class Trainer:
         *,
         validate: Any = None,
         metrics: Mapping[str, Metric] | None = None,
+        loading: Loading | None = None,
         saving: Saving | None = None,
         callbacks: Sequence[Callback] = (),
         on_step: OnStep | Sequence[OnStep] | None = None,
@@ -163,10 +167,12 @@ class Trainer:
     ) -> list[EpochReport]:
         """Trains for `epochs` more epochs over `dataset`; after each, evaluates `validate` if given.
 
-        dataset: a map-style data set of pairs (X, y) (each with any structure), given to every rank alike. A rank
-            fetches only the examples of its own shards. A `torch.utils.data.TensorDataset`, or one that has
-            `batch(indices) -> (X, y)`, gives many at once, which is faster.
-        metrics: see `evaluate`. saving: where and when to save, see `Saving`.
+        dataset: a data set of pairs (X, y) (each with any structure), given to every rank alike. Of a map-style one a
+            rank reads only the examples of its own shards. A `torch.utils.data.TensorDataset`, or one that has
+            `batch(indices) -> (X, y)`, gives many at once, which is faster. An iterable one needs no length; every
+            rank goes through all of it, in its order.
+        metrics: see `evaluate`. loading: who reads the examples, see `Loading`. saving: where and when to save, see
+            `Saving`.
         callbacks: listen to all that happens, see `samegrad.callbacks`: a progress bar, a metrics file, your own.
         on_step, on_epoch: a function, or a list of them, called on every rank after each step and each epoch, before it
             is saved.
@@ -178,19 +184,17 @@ class Trainer:
         """
         if not isinstance(epochs, int) or epochs < 0:
             raise ConfigurationError(f"fit: epochs must be a whole number of at least 0; got {epochs!r}")
-        if epochs:
-            compare_data(dataset, dataset_length(dataset), self.recipe, self.world.group, "fit")
         reports: list[EpochReport] = []
         saved: Position | None = None
         self.stopped = False
         listeners, until = Listeners(callbacks, on_step, on_epoch, on_save), self.epoch + epochs
-        with listeners, self._keeper.keeping(saving, listeners.on_save):
+        with listeners, self._keeper.keeping(saving, listeners.on_save), self._feed(dataset, loading) as feed:
             for _ in range(epochs):
-                if self._train_epoch(dataset, saving, listeners.on_step, until):
+                if self._train_epoch(feed, saving, listeners.on_step, until):
                     self.stopped = True
                     break
                 start, at = time.perf_counter(), self.position
-                found = self.evaluate(validate, metrics) if validate is not None else {}
+                found = self.evaluate(validate, metrics, loading) if validate is not None else {}
                 took, mean_loss = time.perf_counter() - start, at.summed_loss / at.counted
                 reports.append(
                     EpochReport(at.epoch, at.example, mean_loss, found, at.seconds, took, at.steps, until, self._lr())
@@ -237,9 +241,12 @@ class Trainer:
         """
         self.position = self._keeper.resume(place)
 
-    def evaluate(self, dataset: Any, metrics: Mapping[str, Metric] | None = None) -> dict[str, float]:
+    def evaluate(
+        self, dataset: Any, metrics: Mapping[str, Metric] | None = None, loading: Loading | None = None
+    ) -> dict[str, float]:
         """The mean "loss" over `dataset` and the mean of each metric, from all ranks, each example exactly once.
 
+        dataset, loading: see `fit`.
         metrics: name -> function of (outputs, targets) that returns the sum over the examples it is given. By default
             "accuracy" where outputs are scores of classes and targets are classes.
 
@@ -247,17 +254,18 @@ class Trainer:
         At most 256 examples are computed together, and no more than a minibatch has. Global generators are left alone.
         """
         with as_recipe_says(self.recipe, self.device), kept_generators(self.device):
-            return evaluate(
-                self.model,
-                self._forward,
-                self._loss,
-                dataset,
-                metrics,
-                self._weight,
-                self.recipe,
-                self.world,
-                self.device,
-            )
+            return self._evaluation(loading).evaluate(dataset, self._loss, metrics, self._weight)
+
+    def predict(self, dataset: Any, loading: Loading | None = None) -> Any:
+        """The outputs of the model for all of `dataset`, in its order, from all ranks; on every rank, in host memory.
+
+        dataset: as for `fit`; it may also give X alone, or (X,). Of a pair (X, y), y is left aside.
+
+        The outputs have the structure that the model gives them: each tensor in it has one row per example, as has each
+        list of numbers or texts. Other values in it are those of the first examples. Computed as `evaluate` does.
+        """
+        with as_recipe_says(self.recipe, self.device), kept_generators(self.device):
+            return predict(self._evaluation(loading), self.world, dataset)
 
     def fingerprint(self) -> str:
         """SHA-256 over the model's state; equal on all ranks, and for any number of them."""
@@ -266,51 +274,46 @@ class Trainer:
     def _lr(self) -> float:
         return float(self.optimizer.param_groups[0].get("lr", "nan"))
 
-    def _train_epoch(self, dataset: Any, saving: Saving | None, on_step: OnStep, until: int) -> bool:
+    def _feed(self, dataset: Any, loading: Loading | None) -> Feed:
+        shards, held = self.recipe.shards, self.cut[self.world.rank]
+
+        def parts(_: int, examples: int) -> dict[int, range]:
+            cut_up = even(examples, shards)
+            return {shard: cut_up[shard] for shard in held}
+
+        return Feed(dataset, self.recipe, self.world, self.device, self.recipe.batch_size, parts, "fit", loading)
+
+    def _evaluation(self, loading: Loading | None) -> Evaluation:
+        return Evaluation(self.model, self._forward, self.recipe, self.world, self.device, loading)
+
+    def _train_epoch(self, feed: Feed, saving: Saving | None, on_step: OnStep, until: int) -> bool:
         """Trains the rest of the epoch; returns whether it was stopped on the way. until: how many there will be."""
-        recipe, length = self.recipe, dataset_length(dataset)
-        if self.position.length is None:
-            self.position = Position(self.epoch, steps=self.position.steps, length=length)
-        elif self.position.length != length:
-            raise ConfigurationError(
-                f"fit: epoch {self.epoch} was begun with a data set of {self.position.length} examples; this one has "
-                f"{length}. Go on with the same data"
-            )
-        order = epoch_order(recipe, length, self.epoch)
-        steps = -(-length // recipe.batch_size)
+        recipe, length = self.recipe, feed.length
+        self.position = self.position.within(OF_A_STREAM if length is None else length)
+        steps = None if length is None else -(-length // recipe.batch_size)
+        if length is None:
+            groups = feed.in_stream(self.epoch, self.position.step, self.position.example)
+        else:
+            groups = feed.in_order(epoch_order(recipe, length, self.epoch), self.epoch, self.position.step)
         if not self.model.training:  # else parts of it may have been frozen in evaluation mode
             self.model.train()
         before = time.perf_counter()
-        for step in range(self.position.step, steps):
-            rows = order[step * recipe.batch_size : (step + 1) * recipe.batch_size]
-            parts = even(len(rows), recipe.shards)
-
-            def get(shard: int, rows: Tensor = rows, parts: list[range] = parts) -> tuple[Any, Any]:
-                return fetch(dataset, rows[parts[shard].start : parts[shard].stop], recipe, self.epoch)
-
+        for group in groups:
+            step, sizes = group.number, [len(part) for part in even(group.examples, recipe.shards)]
             lr = self._lr()
             scale = None if self._step.scaler is None else self._step.scaler.scale
             with as_recipe_says(recipe, self.device):
-                loss, count = self._step.run(self.epoch, step, [len(part) for part in parts], get)
+                loss, count = self._step.run(self.epoch, step, sizes, group.get)
             now = time.perf_counter()
             at, before, seconds = self.position, now, now - before
-            self.position = Position(
-                at.epoch,
-                at.step + 1,
-                at.example + len(rows),
-                at.steps + 1,
-                length,
-                at.summed_loss + loss * count,
-                at.counted + count,
-                at.seconds + seconds,
-            )
+            self.position = at.after(group.examples, loss * count, count, seconds)
             self._keeper.check()
             on_step(
                 StepReport(
                     self.epoch,
                     step,
                     steps,
-                    len(rows),
+                    group.examples,
                     loss,
                     seconds,
                     self.position.steps,
@@ -322,6 +325,6 @@ class Trainer:
             )
             if self._step.stop_agreed:
                 return True
-            if saving is not None and saving.is_due(self.position.steps) and step + 1 < steps:
+            if saving is not None and saving.is_due(self.position.steps) and not group.is_last:
                 self._keeper.save(saving, self.position)  # after the last step: when the epoch is closed
         return False

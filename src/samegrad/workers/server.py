@@ -10,7 +10,6 @@ which ends it.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import gc
 import importlib
@@ -28,13 +27,12 @@ from samegrad.errors import ConfigurationError, GroupError, SamegradError
 from samegrad.workers.context import WorkerContext
 from samegrad.workers.devices import parse_devices, usable_cores
 from samegrad.workers.frames import Channel, Kind, read_frame, send_frame
+from samegrad.workers.parent import become_subreaper, die_with_parent
 from samegrad.workers.settings import Settings
 from samegrad.workers.supervisor import Supervisor, Worker, end_children
 from samegrad.workers.worker import Answers, run_worker
 
 __all__ = ["main"]
-
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # of prctl, in linux/prctl.h
 
 
 def main(fd: int, parent: int, leaves_sigterm: bool) -> NoReturn:
@@ -48,8 +46,8 @@ def main(fd: int, parent: int, leaves_sigterm: bool) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN if leaves_sigterm else signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the launcher may ignore or block it, which is inherited
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        _die_with_parent(parent)
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        die_with_parent(parent)
+        become_subreaper()
         gc.disable()  # imports leave little garbage, and looking for it takes a sixth of their time
         with socket.socket(fileno=fd) as end:
             _serve(end, leaves_sigterm)
@@ -124,7 +122,7 @@ def _count_cuda_devices() -> int:
     pid = os.fork()
     if pid == 0:
         try:
-            _die_with_parent(server)
+            die_with_parent(server)
             os.write(writing, str(torch.cuda.device_count()).encode())
         finally:
             os._exit(0)
@@ -157,7 +155,7 @@ def _fork(
             pid = os.fork()
             if pid == 0:
                 try:
-                    _die_with_parent(server)
+                    die_with_parent(server)
                     for worker in workers:
                         worker.channel.close()
                     end.close()
@@ -187,14 +185,3 @@ def _fork(
             f"raise the limits of this process (ulimit -a)"
         ) from error
     return workers
-
-
-def _die_with_parent(parent: int) -> None:
-    """Asks the kernel to kill this process when its parent, the process `parent`, ends."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before we asked
-        os._exit(1)
-
-
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

@@ -1,0 +1,54 @@
+"""Putting examples together into one batch, and saying which of them do not fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from samegrad.errors import DataError
+from samegrad.parallel.nested import leaves
+
+__all__ = ["collate"]
+
+_SHOWN = 10  # indices
+_WIDTH = 200  # characters that tell of one example
+
+
+def collate(examples: Sequence[Any], indices: Sequence[int], where: str) -> Any:
+    """`examples` as one batch, as torch's `default_collate` makes it; each tensor gets one row per example.
+
+    Raises DataError, which begins with `where` and names two of the `indices` and their shapes, if they do not fit.
+    """
+    try:
+        return default_collate(list(examples))
+    except Exception as error:
+        shown = ", ".join(map(str, indices[:_SHOWN])) + (", ..." if len(indices) > _SHOWN else "")
+        raise DataError(
+            f"{where}: the examples {shown} cannot be put into one batch: {_difference(examples, indices)} "
+            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}). Give all examples the same "
+            f"structure and shapes, by padding or cropping in the data set"
+        ) from error
+
+
+def _difference(examples: Sequence[Any], indices: Sequence[int]) -> str:
+    first = _described(examples[0])
+    for index, example in zip(indices, examples, strict=True):
+        if (text := _described(example)) != first:
+            return f"example {indices[0]} is {first[:_WIDTH]}, but example {index} is {text[:_WIDTH]}"
+    return f"each is {first[:_WIDTH]}"
+
+
+def _described(example: Any) -> str:
+    """Where it has what: "X [3, 8, 8] float32, y int"."""
+    is_pair = isinstance(example, tuple | list) and len(example) == 2
+    names = {"[0]": "X", "[1]": "y"} if is_pair else {}
+    return ", ".join(f"{names.get(path[:3], path[:3])}{path[3:]} {_kind(leaf)}" for path, leaf in leaves(example))
+
+
+def _kind(leaf: Any) -> str:
+    if isinstance(leaf, Tensor) or (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+        return f"{list(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}"
+    return type(leaf).__name__

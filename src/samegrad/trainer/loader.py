@@ -1,0 +1,203 @@
+"""Loader workers: processes that read for one rank, started and watched by torch's DataLoader.
+
+They outlive an epoch, hand tensors over in shared memory, and end with the rank: the kernel kills them when it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from samegrad.errors import ConfigurationError, DataError, LoaderDied
+from samegrad.trainer.loading import Loading
+from samegrad.workers import pickling
+from samegrad.workers.parent import die_with_parent
+
+__all__ = ["Loader"]
+
+_POLL_S = 1.0  # how often it is looked whether a loader worker has died, where no signal tells
+_GRACE_S = 0.5  # between asking loader workers to end and killing them
+
+
+class Loader:
+    """Calls `read(task)` in other processes, ahead of need; use it within `with`, which ends them.
+
+    Each process has a copy of `read` from when the first task was run. Tasks must be plain values; what `read` returns
+    is handed over in shared memory, pinned if it goes to a CUDA device. A DataError that it raises is raised here.
+    """
+
+    def __init__(self, read: Callable[[Any], Any], loading: Loading, rank: int, device: torch.device) -> None:
+        self._loading, self._rank = loading, rank
+        self._tasks = _Tasks()
+        context = multiprocessing.get_context(loading.start)
+        if loading.start == "forkserver":
+            context.set_forkserver_preload(["torch", __name__])
+        self._loader: DataLoader[Any] = DataLoader(
+            _Reading(read, loading.start == "forkserver"),
+            batch_size=None,
+            sampler=self._tasks,
+            num_workers=loading.workers,
+            collate_fn=_unchanged,
+            pin_memory=device.type == "cuda",
+            timeout=_POLL_S,
+            worker_init_fn=functools.partial(_begin, os.getpid() if loading.start == "fork" else None),
+            multiprocessing_context=context,
+            generator=torch.Generator(),  # else it draws from the global one
+            prefetch_factor=loading.prefetch,
+            persistent_workers=True,
+        )
+        self._iterator: Any = None
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Ends the processes. If it was the death of one that was raised, wherever that was, raises LoaderDied."""
+        dead = self._dead()
+        self._end()
+        if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):
+            raise LoaderDied(
+                f"rank {self._rank}: {dead or str(error).strip()}. If the memory of the machine ran out, use fewer "
+                f"loader workers or a smaller prefetch; if it was a bus error, make /dev/shm larger, through which "
+                f"they hand tensors over",
+                rank=self._rank,
+            ) from error
+
+    def run(self, tasks: Iterable[Any]) -> Iterator[Any]:
+        """What `read` returns for each of `tasks`, in their order; to be gone through to its end, or not again."""
+        self._tasks.now = tasks
+        with warnings.catch_warnings():
+            # From Python 3.12: that a process with threads forks. See docs/data.md about this.
+            warnings.filterwarnings("ignore", ".*use of fork.*", DeprecationWarning)
+            self._iterator = iter(self._loader)
+        while True:
+            try:
+                result = self._next()
+            except StopIteration:
+                return
+            if isinstance(result, _Failure):
+                error = DataError(result.message)
+                error.add_note(f"In a loader worker of rank {self._rank}:\n{result.trace}")
+                raise error
+            yield result
+
+    def _next(self) -> Any:
+        deadline = time.monotonic() + self._loading.timeout_s
+        while True:
+            try:
+                return next(self._iterator)
+            except RuntimeError as error:
+                if "DataLoader timed out" not in str(error):
+                    raise
+                if time.monotonic() > deadline:
+                    raise DataError(
+                        f"rank {self._rank} has waited {self._loading.timeout_s:g} s for its {self._loading.workers} "
+                        f"loader workers to read one minibatch. If that may take so long, give "
+                        f"Loading(timeout_s=...) more; if they hang because the data set uses a library that does not "
+                        f"survive a fork, use Loading(start='forkserver')"
+                    ) from None
+
+    def _dead(self) -> str:
+        """Which loader workers have died, and how."""
+        workers = self._iterator._workers if self._iterator is not None else []
+        return "; ".join(
+            f"loader worker {number} of {len(workers)} (process {worker.pid}) {_ending(worker.exitcode)}"
+            for number, worker in enumerate(workers)
+            if worker.exitcode is not None
+        )
+
+    def _end(self) -> None:
+        iterator, self._iterator, self._loader._iterator = self._iterator, None, None
+        if iterator is None:
+            return
+        ending = threading.Thread(target=iterator._shutdown_workers, daemon=True)  # may wait for what is being read
+        ending.start()
+        for wait in (
+            lambda: ending.join(_GRACE_S),
+            *(w.kill for w in iterator._workers),
+            lambda: ending.join(_GRACE_S),
+        ):
+            with contextlib.suppress(RuntimeError):  # a signal tells of each one that was killed
+                wait()
+
+
+class _Tasks(Sampler[Any]):
+    """What there is to do in this epoch."""
+
+    def __init__(self) -> None:
+        self.now: Iterable[Any] = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What `read` raised."""
+
+    message: str
+    trace: str
+
+
+class _Reading(Dataset[Any]):
+    """Runs `read` in a loader worker. by_value: it is pickled as cloudpickle does, with what `__main__` defines."""
+
+    def __init__(self, read: Callable[[Any], Any], by_value: bool) -> None:
+        self._read = read
+        self._dtype = torch.get_default_dtype()
+        self._pickled = _pickled(read) if by_value else b""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self._pickled, self._dtype)
+
+    def __getitem__(self, task: Any) -> Any:
+        try:
+            return self._read(task)
+        except DataError as error:
+            return _Failure(str(error), "".join(traceback.format_exception(error)))
+
+
+def _pickled(read: Callable[[Any], Any]) -> bytes:
+    try:
+        return pickling.dumps(read)
+    except Exception as error:
+        raise ConfigurationError(
+            f"Loading(start='forkserver'): the data set cannot be pickled: {type(error).__name__}: {error}. Open files "
+            f"and connections when the first example is read, or use start='fork'"
+        ) from error
+
+
+def _unpickled(pickled: bytes, dtype: torch.dtype) -> _Reading:
+    torch.set_default_dtype(dtype)
+    return _Reading(pickle.loads(pickled), by_value=False)
+
+
+def _begin(parent: int | None, _: int) -> None:
+    """Called in a loader worker when it starts; parent: the process that forked it, None if that is a fork server."""
+    die_with_parent(os.getppid() if parent is None else parent)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _ending(exit_code: int) -> str:
+    if exit_code < 0:
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(-exit_code).name}"
+    return f"ended with exit code {exit_code}"

@@ -1,0 +1,346 @@
+"""Loader workers: the same result for any number of them, errors that say what failed, and no process left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from tests.trainer.loading_cases import Drawing, DrawingStream, fit, make
+from tests.workers.processes import is_gone, own_children, wait_until
+from torch.utils.data import DataLoader, TensorDataset
+
+from samegrad.errors import ConfigurationError, DataError, LoaderDied, SamegradError
+from samegrad.parallel import current_world
+from samegrad.trainer import Loading, batches
+from samegrad.workers import launch, report
+
+LOADINGS = [None, Loading(1), Loading(2, prefetch=1)]
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    before = {child.pid for child in own_children()}
+    yield
+    left = {child.pid: child for child in own_children() if child.pid not in before}
+    keepers = ("forkserver", "resource_tracker")  # of multiprocessing, which end with this process
+    for pid, child in left.items():
+        assert is_gone(pid) or any(word in " ".join(child.cmdline()) for word in keepers), child
+
+
+@pytest.mark.parametrize("kind", [Drawing, DrawingStream])
+def test_the_result_does_not_depend_on_loader_workers(kind: type[Any]) -> None:
+    expected = fit(kind)
+    assert len(set(expected["losses"])) == 6
+    for loading in (*LOADINGS[1:], Loading(1, start="forkserver")):
+        assert fit(kind, loading) == expected
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(("ranks", "loading"), [(2, Loading(2)), (3, Loading(1))])
+def test_nor_on_the_number_of_ranks(ranks: int, loading: Loading) -> None:
+    found = launch(lambda: [fit(Drawing, loading), fit(DrawingStream, loading)], devices=f"cpu:{ranks}")
+    assert found == [fit(Drawing), fit(DrawingStream)]
+
+
+class Numbers:
+    """Examples that are nothing but random numbers, from each kind of generator."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.rand(1, dtype=torch.float64), (random.random(), float(np.random.rand()))
+
+
+@pytest.mark.dist
+def test_all_ranks_and_loader_workers_draw_different_numbers() -> None:
+    """Two ranks with two loader workers each; the runs repeat, the epochs differ."""
+
+    def run() -> list[list[float]]:
+        epochs = []
+        for epoch in (0, 1, 0):
+            parts = batches(Numbers(), 8, epoch=epoch, loading=Loading(2))
+            own = torch.cat([torch.cat([X[:, 0], *y]) for X, y in parts])
+            records = current_world().group.gather(json.dumps(own.tolist()).encode(), "test")
+            epochs.append([value for record in records for value in json.loads(record)])
+        return epochs
+
+    first, second, again = launch(run, devices="cpu:2")
+    assert len(first) == len(second) == 3 * 24
+    assert len({*first, *second}) == 2 * 3 * 24
+    assert first == again
+    assert launch(run, devices="cpu:2")[0] == first
+
+
+class Threads:
+    """Says with how many threads torch computes where examples are read."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((6,), float(torch.get_num_threads())), 0
+
+
+@pytest.mark.parametrize("loading", LOADINGS[:2])
+def test_examples_are_read_with_one_thread_whatever_the_recipe_says(loading: Loading | None) -> None:
+    """So that loader workers, which have one, give the same bits."""
+    from samegrad.recipe import Recipe
+    from samegrad.trainer import Trainer
+
+    seen: list[float] = []
+
+    class Model(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.extend(x[:, 0].tolist())
+            return super().forward(x)
+
+    loss = torch.nn.functional.cross_entropy
+    trainer = Trainer(Model(6, 3), loss, lambda p: torch.optim.SGD(p, 0.1), Recipe(batch_size=8, threads=2))
+    trainer.fit(Threads(), loading=loading)
+    assert seen == [1.0] * 16
+
+
+@pytest.mark.dist
+def test_only_the_shards_of_a_rank_are_read(tmp_path: Path) -> None:
+    """By three ranks with a loader worker each; the first example by each, to compare what they were given."""
+
+    def run() -> list[list[str]]:
+        trainer = make()
+        path = tmp_path / str(os.getpid())
+        trainer.fit(Noted(path), 2, loading=Loading(1))
+        records = trainer.world.group.gather(path.read_bytes(), "test")
+        return [record.decode().split() for record in records]
+
+    found = launch(run, devices="cpu:3")
+    assert sorted(int(index) for part in found for index in part) == sorted([*range(37), *range(37), 0, 0, 0])
+    assert min(map(len, found)) > 10
+
+
+class Noted(Drawing):
+    """Writes down which examples are read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(37)
+        self.path = path
+
+    def __getitem__(self, index: int) -> Any:
+        with self.path.open("a") as file:
+            file.write(f"{index}\n")
+        return super().__getitem__(index)
+
+
+# What fails
+
+
+class Broken(Drawing):
+    """Example 20 fails."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 20:
+            raise KeyError("lost")
+        return super().__getitem__(index)
+
+
+class Lying(Drawing):
+    """Has 20 examples, and says that it has 37."""
+
+    def __getitem__(self, index: int) -> Any:
+        return [super(Lying, self).__getitem__(i) for i in range(20)][index]
+
+
+class Changing(Drawing):
+    """Example 20 is larger than the others."""
+
+    def __getitem__(self, index: int) -> Any:
+        X, y = super().__getitem__(index)
+        return (torch.cat([X, X]), y) if index == 20 else (X, y)
+
+
+@pytest.mark.parametrize("loading", LOADINGS[:2], ids=["itself", "loader worker"])
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Broken, "example 20 could not be read: Broken raised KeyError: 'lost'"),
+        (Lying, r"example \d+ could not be read: Lying raised IndexError: .*; it says that it has 37 examples"),
+        (
+            Changing,
+            r"the examples [\d, .]+ cannot be put into one batch: example \d+ is X \[\d+\] float32, y int, but example "
+            r"\d+ is X \[\d+\] float32, y int",
+        ),
+    ],
+)
+def test_what_is_wrong_with_an_example_is_said(kind: type[Any], message: str, loading: Loading | None) -> None:
+    with pytest.raises(DataError, match=rf"fit: epoch 0, step \d: {message}") as caught:
+        make().fit(kind(37), loading=loading)
+    assert "in __getitem__" in str(caught.getrepr(chain=True)) or "collate" in str(caught.getrepr(chain=True))
+    for method in (make().evaluate, make().predict):
+        with pytest.raises(DataError, match=rf"{method.__name__}: epoch 0, step \d: {message}"):
+            method(kind(37), loading=loading)
+
+
+def test_a_data_set_that_fails_many_at_once_is_named() -> None:
+    class Many(Drawing):
+        def batch(self, indices: torch.Tensor) -> Any:
+            raise OSError("gone")
+
+    with pytest.raises(DataError, match=r"fit: epoch 0, step 0: the examples \[\d+, .*Many raised OSError: gone"):
+        make().fit(Many(37))
+
+
+class Dying(Drawing):
+    """Reading example 20 ends the process that reads."""
+
+    def __init__(self, how: Callable[[], object]) -> None:
+        super().__init__(37)
+        self.how = how
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 20:
+            self.how()
+        return super().__getitem__(index)
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def left() -> None:
+    os._exit(3)
+
+
+@pytest.mark.parametrize("start", ["fork", "forkserver"])
+@pytest.mark.parametrize(("how", "said"), [(killed, "was killed by SIGKILL"), (left, "ended with exit code 3")])
+def test_a_loader_worker_that_dies_is_named(how: Callable[[], object], said: str, start: Any) -> None:
+    begin = time.monotonic()
+    with pytest.raises(LoaderDied, match=rf"rank 0: loader worker \d of 2 \(process \d+\) {said}") as caught:
+        make().fit(Dying(how), loading=Loading(2, start=start))
+    assert caught.value.rank == 0
+    assert time.monotonic() - begin < 30
+
+
+@pytest.mark.dist
+def test_a_loader_worker_that_is_killed_ends_the_job_and_is_named() -> None:
+    def run() -> None:
+        rank = current_world().rank
+        make().fit(Dying(killed) if rank == 1 else Drawing(37), 9, loading=Loading(1))
+
+    with pytest.raises(
+        LoaderDied, match=r"rank 1: loader worker 0 of 1 \(process \d+\) was killed by SIGKILL"
+    ) as caught:
+        launch(run, devices="cpu:2")
+    assert caught.value.rank == 1
+
+
+class Hanging(Drawing):
+    def __getitem__(self, index: int) -> Any:
+        if index == 20:
+            threading.Event().wait()
+        return super().__getitem__(index)
+
+
+def test_one_that_hangs_is_given_up() -> None:
+    message = r"rank 0 has waited 0\.5 s for its 1 loader workers to read one minibatch"
+    with pytest.raises(DataError, match=message):
+        make().fit(Hanging(37), loading=Loading(1, timeout_s=0.5))
+
+
+_SCRIPT = """
+import os, sys, threading
+from tests.trainer.test_loader import Hanging, make
+from samegrad.trainer import Loading
+
+class Told(Hanging):
+    def __getitem__(self, index):
+        if index == 20:
+            print(os.getpid(), flush=True)
+        return super().__getitem__(index)
+
+make().fit(Told(37), loading=Loading(2))
+"""
+
+
+def test_loader_workers_end_when_their_rank_is_killed() -> None:
+    root = Path(__file__).parents[2]
+    with subprocess.Popen([sys.executable, "-c", _SCRIPT], stdout=subprocess.PIPE, cwd=root) as process:
+        assert process.stdout is not None
+        reader = int(process.stdout.readline())
+        workers = psutil.Process(process.pid).children()
+        assert reader in [worker.pid for worker in workers]
+        assert len(workers) == 2
+        process.kill()
+        wait_until(lambda: all(is_gone(worker.pid) for worker in workers), within_s=4)
+
+
+@pytest.mark.dist
+def test_loader_workers_end_when_a_rank_fails() -> None:
+    def run() -> None:
+        rank = current_world().rank
+
+        def on_step(report: Any) -> None:
+            if rank == 1 and report.step == 1:
+                raise ZeroDivisionError
+
+        make().fit(Hanging(37) if rank == 0 else Drawing(37), 3, on_step=on_step, loading=Loading(1, prefetch=9))
+
+    with pytest.raises(SamegradError):
+        launch(run, devices="cpu:2")
+    # What is left is looked for by the fixture.
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"workers": -1}, "workers must be a whole number of at least 0; got -1"),
+        ({"workers": True}, "workers must be"),
+        ({"prefetch": 0}, "prefetch must be a whole number of at least 1; got 0"),
+        ({"start": "spawn"}, "start must be 'fork' or 'forkserver'; got 'spawn'"),
+        ({"timeout_s": 0}, "timeout_s must be a number of seconds above 0; got 0"),
+        ({"timeout_s": "1"}, "timeout_s must be"),
+    ],
+)
+def test_loading_is_checked_when_it_is_made(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"loading: {message}"):
+        Loading(**fields)
+
+
+def test_a_data_set_that_cannot_be_pickled_is_refused_where_it_must_be() -> None:
+    data = Drawing(37)
+    data.lock = threading.Lock()  # type: ignore[attr-defined]
+    make().fit(data, loading=Loading(1))
+    with pytest.raises(ConfigurationError, match=re.escape("Loading(start='forkserver'): the data set cannot be pick")):
+        make().fit(data, loading=Loading(1, start="forkserver"))
+
+
+@pytest.mark.dist
+def test_loaders_of_ones_own_beside_a_trainer_leave_its_exchange_alone() -> None:
+    """A DataLoader with forked workers in each of 50 epochs: as they exit, they close nothing that ranks share."""
+
+    def run(workers: int) -> str:
+        trainer = make()
+        X = torch.arange(96.0).view(16, 6) / 96
+        data = TensorDataset(X, torch.arange(16) % 3)
+        for _ in range(50):
+            how = "fork" if workers else None
+            for batch in DataLoader(data, batch_size=16, num_workers=workers, multiprocessing_context=how):
+                trainer.step(*batch)
+        report({"rank": trainer.world.rank})  # over the socket to the launcher
+        return trainer.fingerprint()
+
+    reports: list[dict[str, Any]] = []
+    assert launch(lambda: run(2), devices="cpu:2", on_report=reports.append) == run(0)
+    assert sorted(record["rank"] for record in reports) == [0, 1]
