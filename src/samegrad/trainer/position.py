@@ -8,8 +8,8 @@ from samegrad.errors import ConfigurationError
 
 __all__ = ["OF_A_STREAM", "Position"]
 
-OF_A_STREAM = -1
-"""Stands for the length of an iterable data set, which nobody knows."""
+OF_A_STREAM = 0
+"""Stands for the length of an iterable data set, which nobody knows; no other data set is empty."""
 
 
 @dataclass(frozen=True, slots=True)

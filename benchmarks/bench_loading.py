@@ -1,0 +1,176 @@
+"""What reading data costs in training: samples per second of LeNet on Fashion-MNIST, by kind of data set.
+
+    python benchmarks/bench_loading.py --data-dir DIR       # batch 256, two devices; minutes
+    python benchmarks/bench_loading.py --preset tiny        # generated images, a second
+
+All ways train one after the other, on the same workers, several rounds in one run; each round trains so many steps of
+each, of which the first ones are not counted: they start loader workers. Figures are the median step of a round in
+samples per second, medians over the rounds, with the smallest and the largest; and the ratio to the first way, round by
+round. The first way has the images in memory as the tensors that the model takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import samegrad as sg
+
+__all__ = ["WAYS", "Way", "main", "measure"]
+
+_UNCOUNTED = 4  # steps of each round
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A kind of data set (tensors, images, one-by-one or stream), and how many loader workers read it."""
+
+    name: str
+    kind: str
+    loader_workers: int = 0
+
+
+WAYS = [
+    Way("tensors in memory", "tensors"),
+    Way("samegrad.data (bytes in memory)", "images"),
+    Way("samegrad.data, 1 loader worker", "images", 1),
+    Way("one by one in Python", "one-by-one"),
+    Way("one by one in Python, 1 loader worker", "one-by-one", 1),
+    Way("one by one in Python, 2 loader workers", "one-by-one", 2),
+    Way("stream", "stream"),
+    Way("stream, 1 loader worker", "stream", 1),
+]
+
+
+class OneByOne:
+    """Map-style, with Python code for every example: a shift by some pixels, as augmentation does it."""
+
+    def __init__(self, images: Any) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, index: int) -> Any:
+        import random
+
+        X, y = self._images[index]
+        return X.roll((random.randrange(-2, 3), random.randrange(-2, 3)), (1, 2)), y
+
+
+class Stream:
+    """The same, one after the other."""
+
+    def __init__(self, images: Any) -> None:
+        self._examples = OneByOne(images)
+
+    def __iter__(self) -> Any:
+        return (self._examples[index] for index in range(len(self._examples)))
+
+
+def _datasets(data_dir: str | None) -> dict[str, Any]:
+    import torch
+    from torch.utils.data import TensorDataset
+
+    if data_dir is None:
+        images = sg.data.load("synthetic").train
+    else:
+        images = sg.data.load("fashion-mnist", Path(data_dir)).train
+    X, y = images.batch(torch.arange(len(images)))
+    return {
+        "tensors": TensorDataset(X, y),
+        "images": images,
+        "one-by-one": OneByOne(images),
+        "stream": Stream(images),
+    }
+
+
+def measure(
+    ways: list[Way], devices: str, batch_size: int, rounds: int, steps: int, data_dir: str | None
+) -> dict[str, list[float]]:
+    """Samples per second of each way, by round: the median step after the first ones."""
+
+    def worker() -> dict[str, list[float]]:
+        import torch
+        from torch.nn import functional as F
+
+        torch.manual_seed(0)
+        datasets = _datasets(data_dir)
+        recipe = sg.Recipe(batch_size=batch_size)
+        trainer = sg.Trainer(
+            sg.models.lenet(), F.cross_entropy, lambda parameters: torch.optim.SGD(parameters, lr=0.01), recipe
+        )
+        rates: dict[str, list[float]] = {way.name: [] for way in ways}
+        for number in range(rounds + 1):  # the first one warms up
+            for way in ways:
+                seconds: list[float] = []
+                stop = _stop_after(steps, seconds, trainer)
+                loading = sg.Loading(workers=way.loader_workers)
+                while len(seconds) < steps:
+                    trainer.fit(datasets[way.kind], 1, loading=loading, on_step=stop)
+                    trainer.epoch += 1
+                if number:
+                    rates[way.name].append(batch_size / statistics.median(seconds[_UNCOUNTED:]))
+        return rates
+
+    return sg.launch(worker, devices=devices, timeout_s=3600)
+
+
+def _stop_after(steps: int, seconds: list[float], trainer: Any) -> Callable[[Any], None]:
+    def on_step(report: Any) -> None:
+        seconds.append(report.seconds)
+        if len(seconds) >= steps:
+            trainer.stop()
+
+    return on_step
+
+
+def _conditions(options: argparse.Namespace) -> str:
+    import torch
+
+    data = (options.data_dir and "Fashion-MNIST") or "synthetic images"
+    return (
+        f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}, torch "
+        f"{torch.__version__}; LeNet on {data}, batch {options.batch_size}, {options.devices}, {options.rounds} rounds "
+        f"of {options.steps} steps"
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the benchmark; 0 if it could."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", help="folder with the files of Fashion-MNIST; synthetic images without")
+    parser.add_argument("--devices", default="cpu:2")
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--ways", default="", help="only ways whose name contains one of these words (and the first)")
+    parser.add_argument("--preset", choices=["full", "tiny"], default="full")
+    parser.add_argument("--json", type=Path, help="also write all figures to this file")
+    options = parser.parse_args(arguments)
+    if options.preset == "tiny":
+        options.rounds, options.steps, options.batch_size = 1, _UNCOUNTED + 2, 16
+    words = [word for word in options.ways.split(",") if word]
+    ways = [way for way in WAYS if not words or way is WAYS[0] or any(word in way.name for word in words)]
+    print(_conditions(options))
+    rates = measure(ways, options.devices, options.batch_size, options.rounds, options.steps, options.data_dir)
+    first = rates[ways[0].name]
+    print(f"{'':42s} {'samples/s':>10s}  {'min':>7s} - {'max':<7s}  {'ratio':>6s}")
+    for name, found in rates.items():
+        ratio = statistics.median(rate / base for rate, base in zip(found, first, strict=True))
+        print(f"{name:42s} {statistics.median(found):10.0f}  {min(found):7.0f} - {max(found):<7.0f}  {ratio:6.3f}")
+    if options.json:
+        options.json.write_text(json.dumps({"conditions": _conditions(options), "results": rates}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

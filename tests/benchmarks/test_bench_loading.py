@@ -1,0 +1,26 @@
+"""The benchmark of loading runs, on sizes that mean nothing, and says its conditions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import bench_loading
+
+pytestmark = pytest.mark.dist
+
+
+def test_the_tiny_preset_measures_each_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "found.json"
+    words = "bytes in memory,1 loader worker"
+    assert bench_loading.main(["--preset", "tiny", "--ways", words, "--json", str(file)]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    found = json.loads(file.read_text())
+    assert printed[0] == found["conditions"]
+    assert "synthetic images, batch 16, cpu:2" in printed[0]
+    names = [way.name for way in bench_loading.WAYS if "bytes" in way.name or "1 loader" in way.name]
+    assert list(found["results"]) == ["tensors in memory", *names]
+    assert [line.split("  ")[0] for line in printed[2:]] == list(found["results"])
+    assert all(rate > 0 for rates in found["results"].values() for rate in rates)
