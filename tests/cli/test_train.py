@@ -186,3 +186,15 @@ def test_a_device_that_is_not_there_is_refused_by_name() -> None:
     assert ended.stderr.startswith("error: ")
     assert f"cuda:{missing}" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_compiled_in_bf16_the_result_has_the_same_bits_on_any_number_of_devices() -> None:
+    found = [train("--precision", "bf16", "--compile", "--epochs", "1", "--json", "--devices", n) for n in ("1", "2")]
+    assert [run.returncode for run in found] == [0, 0], found[0].stderr + found[1].stderr
+    one, two = (json.loads(run.stdout) for run in found)
+    assert (one["precision"], one["compile"]) == ("bf16", True)
+    assert one["fingerprint"] == two["fingerprint"]
+    assert "bf16, compiled" in found[0].stderr
+    assert "it would have to be compiled" in found[0].stderr

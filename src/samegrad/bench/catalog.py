@@ -28,5 +28,6 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "batch-size": Experiment(
         "How large a batch may be: accuracy by batch size, for each rule that scales the rate.", "batch_size"
     ),
+    "precision": Experiment("Gradients that underflow in fp16, and their cure: a scaled loss.", "precision"),
 }
 """Name on the command line -> experiment."""

@@ -88,3 +88,23 @@ def _batch_size(
 ) -> None:
     job = replace(_BATCH_SIZE, model=model, data=data, data_dir=data_dir, lr=lr, epochs=epochs, seed=seed)
     _run(context, plot, as_json, job=job, warmup_epochs=warmup_epochs, devices=devices)
+
+
+@bench.command(
+    "precision",
+    help=f"{EXPERIMENTS['precision'].summary}\n\n"
+    "Trains a small network with a loss that counts little in fp32, in bf16, and in fp16 without and with loss "
+    "scaling, on one CPU core. It takes less than a minute.\n\n"
+    "Example: samegrad bench precision --plot precision.png",
+)
+def _precision(
+    context: typer.Context,
+    steps: Annotated[int, typer.Option(help="Steps of training in each number format.", metavar="N", min=1)] = 300,
+    seed: Annotated[
+        int, typer.Option(help="Of the initial weights and the order of the images.", metavar="N", min=0)
+    ] = 0,
+    plot: Plot = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    _run(context, plot, as_json, steps=steps, seed=seed)
