@@ -47,7 +47,7 @@ def test_several_are_a_table_of_what_differs(tmp_path: Path, capsys: pytest.Capt
     figures = "3 0.6667 83.3 % 83.3 % 2.00 s 500 abababab finished"
     facts = "lenet sample-digits cpu × 2 8 32 sgd 0.2 0 1"
     assert " ".join((str(folders[0]), facts, figures)) in rows
-    unknown = "– – – – – – – – – 2 1.0000 – – 2.00 s 500 – stopped in epoch 3"
+    unknown = "– – – – – – – – – 2 1.0000 – – 2.00 s 500 – stopped after epoch 2"
     assert f"{folders[2]} {unknown}" in rows
     assert f"Same result, bit for bit (fingerprint abababab): {folders[0]} (cpu × 2), {folders[1]} (cpu)." in out
     code, out, _ = show(capsys, *folders[:2])

@@ -44,7 +44,7 @@ REPORT_FIELDS = {
         "update",
     ),
     *("devices", "world_size", "cores", "samegrad_version", "torch_version", "python_version", "platform"),
-    *("weights", "command", "start_up_seconds"),
+    *("weights", "command", "start_up_seconds", "precision", "compile"),
 }
 
 

@@ -37,7 +37,7 @@ def test_without_a_report_the_records_tell(tmp_path: Path) -> None:
     assert (run.state, run.epochs_done, run.fingerprint, run.facts) == ("stopped", 2, None, {})
     assert (run.last("train_loss"), run.best_accuracy, run.seconds_per_epoch) == (1.0, 0.75, 2.0)
     assert run.samples_per_second == pytest.approx((100 * 1 + 500 * 3) / 4)
-    assert state_text(run) == "stopped in epoch 3"
+    assert state_text(run) == "stopped after epoch 2"
 
 
 def test_a_run_without_epochs_but_a_report_is_finished(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def job_of(command: str, monkeypatch: pytest.MonkeyPatch) -> tuple[TrainJob, str
         (TrainJob(data="fashion-mnist", data_dir="a folder/x", threads=2), ["cuda:0", "cuda:1"], "cuda:0,cuda:1"),
         (TrainJob(shares=(2.0, 1.0, 1.0), update="replicated"), ["cuda:0", "cpu", "cpu"], "cuda:0,cpu:2"),
         (TrainJob(lr=0.5, lr_rule="sqrt", base_batch_size=64, warmup_epochs=0.5), ["cpu"], "cpu:1"),
+        (TrainJob(precision="bf16", compile=True), ["cpu"], "cpu:1"),
         (TrainJob(out="runs/a", save_every=5, keep=3, tensorboard=True), ["cpu"], "cpu:1"),
     ],
 )

@@ -20,6 +20,7 @@ FACTS: Mapping[str, str] = {
     "lr": "lr",
     "lr_rule": "lr rule",
     "precision": "precision",
+    "compile": "compiled",
     "seed": "seed",
     "threads": "threads",
 }

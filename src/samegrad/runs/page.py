@@ -34,6 +34,7 @@ _RECIPE = {
     "lr_rule": "rule of the rate",
     "warmup_epochs": "warm-up epochs",
     "precision": "precision",
+    "compile": "compiled",
     "epochs": "epochs",
     "seed": "seed",
     "threads": "threads of a worker",

@@ -22,6 +22,8 @@ def fact_text(facts: Mapping[str, Any], name: str) -> str:
     value = facts.get(name)
     if value is None or (name == "lr_rule" and value == "none") or (name == "warmup_epochs" and not value):
         return ""
+    if isinstance(value, bool):
+        return "yes" if value else ""
     if name == "examples":
         return format_count(value)
     if name == "devices":
@@ -32,12 +34,14 @@ def fact_text(facts: Mapping[str, Any], name: str) -> str:
 
 
 def state_text(run: Run) -> str:
-    """ "finished", "running at epoch 3 of 10", "stopped in epoch 3 of 10"."""
+    """ "finished", "running at epoch 3 of 10", "stopped in epoch 3 of 10", "stopped after epoch 2"."""
     if run.state == "finished":
         return "finished"
     planned = run.facts.get("epochs")
     if planned is not None and run.epochs_done >= planned:
         return f"{run.state} at the end of epoch {run.epochs_done}"
+    if planned is None and run.state == "stopped" and run.epochs_done:  # maybe that was all
+        return f"stopped after epoch {run.epochs_done}"
     where = f"epoch {run.epochs_done + 1}" + (f" of {planned}" if planned is not None else "")
     return f"running at {where}" if run.state == "running" else f"stopped in {where}"
 
