@@ -29,12 +29,12 @@ DRAWING = """\
     summation
     recipe | shards | keys
     data | models
-    units | errors | files
+    units | errors | files | machine
 """
 LAYERS = [line.replace("|", " ").split() for line in DRAWING.splitlines()]
 HEIGHT = {unit: -depth for depth, layer in enumerate(LAYERS) for unit in layer}
 
-TORCH_FREE = ["errors", "units", "files", "shards", "recipe", "keys", "callbacks", "runs", "bench", "cli"]
+TORCH_FREE = ["errors", "units", "files", "machine", "shards", "recipe", "keys", "callbacks", "runs", "bench", "cli"]
 HEAVY = ["torch", "numpy", "matplotlib", "typer", "rich"]
 MAX_LINES = 400
 

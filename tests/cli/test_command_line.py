@@ -60,6 +60,7 @@ def test_the_options_are_those_and_help_explains_each(capsys: pytest.CaptureFixt
     code, out, err = run(capsys, "train", "--help")
     assert (code, err) == (0, "")
     assert all(f" {name} " in out for name in TRAIN_OPTIONS)
+    assert "<bool>" not in out
     assert "Example: samegrad train --data" in out
     assert all(len(parameter.help) > 20 and parameter.help.endswith(".") for parameter in parameters)
 
@@ -177,6 +178,18 @@ def test_ctrl_c_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 
     monkeypatch.setattr(training, "launch", interrupt)
     assert run(capsys, "train") == (130, "", "interrupted: all workers have ended")
+
+
+@pytest.mark.parametrize("options", [["--version"], ["--help"]])
+def test_standard_output_that_cannot_be_written_is_an_error(options: list[str]) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "samegrad", *options], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        "error: standard output could not be written: No space left on device\n",
+    )
 
 
 def test_python_m_samegrad_is_the_same_command() -> None:

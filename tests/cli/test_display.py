@@ -38,6 +38,7 @@ HEADER: dict[str, Any] = {
     "seed": 0,
     "precision": "fp32",
     "compile": False,
+    "earlier": None,
 }
 
 
@@ -49,6 +50,12 @@ def header(capsys: pytest.CaptureFixture[str], **changed: Any) -> str:
 def test_a_run_that_is_resumed_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert "resumed" not in header(capsys)
     assert "resumed after step 1,234, 1.25 of 2 epochs done" in header(capsys, epochs_done=1.25, steps_done=1234)
+
+
+def test_files_that_went_aside_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "earlier" not in header(capsys)
+    text = header(capsys, earlier="runs/a/earlier-2")
+    assert "the files of the run that was here before are now in runs/a/earlier-2" in text
 
 
 def test_the_header_says_what_runs_where(capsys: pytest.CaptureFixture[str]) -> None:

@@ -160,9 +160,10 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not (children := psutil.Process(process.pid).children(recursive=True)):
-        time.sleep(0.01)
-    time.sleep(0.2)  # it imports torch, which the first signal does not interrupt
+    caller = psutil.Process(process.pid)
+    wait_until(lambda: bool(caller.children(recursive=True)), within_s=30)
+    children = caller.children(recursive=True)
+    # The handler of signals is there before the process that imports torch, which the first signal does not interrupt.
     assert process.stderr is not None
     process.send_signal(signal.SIGTERM)
     assert process.stderr.readline().startswith("stopping after the next step")

@@ -28,6 +28,8 @@ FILES_OF_CHECKPOINT = [f"checkpoint-00000016.{ending}" for ending in ("json", "s
 REPORT_FIELDS = {
     *("fingerprint", "test_accuracy", "test_loss", "train_loss", "epochs", "seconds_per_epoch", "samples_per_second"),
     *(
+        "compile",
+        "precision",
         "model",
         "data",
         "examples",
@@ -113,17 +115,21 @@ def test_people_read_plain_lines_where_there_is_no_terminal(runs: dict[int, Run]
 
 
 def cores_text() -> str:
-    from samegrad.workers.devices import usable_cores
+    from samegrad.machine import usable_cores
 
     cores = usable_cores()
     return f"{cores} core{'s' if cores > 1 else ''} here"
 
 
-def test_files_of_a_later_run_replace_those_of_an_earlier_one(runs: dict[int, Run]) -> None:
+def test_files_of_an_earlier_run_go_aside(runs: dict[int, Run]) -> None:
     last = runs[3]
-    assert sorted(path.name for path in last.out.iterdir()) == sorted(
-        [".lock", "curves.png", "metrics.jsonl", "report.html", "report.json", *FILES_OF_CHECKPOINT]
-    )
+    files = ["curves.png", "metrics.jsonl", "report.html", "report.json", *FILES_OF_CHECKPOINT]
+    aside = [path for path in last.out.iterdir() if path.name.startswith("earlier-")]
+    assert sorted(path.name for path in aside) == [f"earlier-{number + 1}" for number in range(len(aside))]
+    assert aside
+    for folder in aside:
+        assert sorted(path.name for path in folder.iterdir()) == sorted(files)
+    assert sorted(path.name for path in last.out.iterdir()) == sorted([".lock", *files, *(path.name for path in aside)])
     assert json.loads((last.out / "report.json").read_bytes()) == last.report
     assert (last.out / "curves.png").read_bytes().startswith(b"\x89PNG")
     metrics = [json.loads(line) for line in (last.out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -167,6 +173,21 @@ def test_ctrl_c_ends_all_processes_within_two_seconds(whole_group: bool) -> None
     assert stderr == "interrupted: all workers have ended\n"
     _, alive = psutil.wait_procs(children, timeout=0)
     assert alive == []
+
+
+def test_sigterm_is_said_where_nothing_is_saved() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "--data", "synthetic", "--model", "mlp", "--epochs", "1000", "--devices", "cpu:2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("epoch"):
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stderr) == (143, "interrupted: all workers have ended\n")
 
 
 def test_what_only_the_workers_can_know_is_one_paragraph_too() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,6 +125,20 @@ def test_a_folder_that_does_not_exist_is_not_made(tmp_path: Path, serving: WebSe
             fashion_mnist(path, base_url=serving.url)
     assert serving.requests == []
     assert not (tmp_path / "typo").exists()
+
+
+def test_what_is_no_file_is_named_and_nothing_is_downloaded(tmp_path: Path, serving: WebServer) -> None:
+    for name, make, kind in (("train-labels-idx1-ubyte", Path.mkdir, "a folder"), ("x", os.mkfifo, "a pipe")):
+        folder = tmp_path / name
+        folder.mkdir()
+        make(folder / "t10k-images-idx3-ubyte.gz")
+        with pytest.raises(DataCorrupt, match=rf"t10k-images-idx3-ubyte\.gz: expected a file .*, got {kind}"):
+            fashion_mnist(folder, base_url=serving.url)
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    with pytest.raises(DataMissing, match=r"--data-dir .*file: expected a folder .*, got a file; name the folder"):
+        fashion_mnist(file, base_url=serving.url)
+    assert serving.requests == []
 
 
 def test_without_download_missing_files_are_listed(tmp_path: Path) -> None:

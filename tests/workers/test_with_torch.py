@@ -20,8 +20,8 @@ from tests.workers.processes import Scripts, is_gone, own_children
 
 from samegrad import launch
 from samegrad.errors import GroupError, PeerFailed, PeerTimeout, WorkerDied, WorkerFailed
+from samegrad.machine import usable_cores
 from samegrad.workers import context, report
-from samegrad.workers.devices import usable_cores
 
 pytestmark = pytest.mark.dist
 

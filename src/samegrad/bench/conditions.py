@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from samegrad.bench.result import Cell
-from samegrad.workers.devices import usable_cores
+from samegrad.machine import usable_cores
 
 __all__ = ["conditions"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import os
 import sys
@@ -13,6 +15,7 @@ import typer
 from samegrad import __version__
 from samegrad.cli import EXIT_CODES
 from samegrad.cli.bench import bench
+from samegrad.cli.plain_help import Command, Group
 from samegrad.cli.show import HELP as SHOW_HELP
 from samegrad.cli.show import show
 from samegrad.cli.train import HELP, Debug, train
@@ -20,8 +23,11 @@ from samegrad.errors import SamegradError
 
 __all__ = ["app", "run"]
 
+_OUTPUT_FAILED = {errno.ENOSPC, errno.EIO, errno.EPIPE, errno.EBADF, errno.EFBIG}
+
 app = typer.Typer(
     name="samegrad",
+    cls=Group,
     help="Train a PyTorch model on any number of devices with the same result, bit for bit.",
     epilog="Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()),
     add_completion=False,
@@ -29,8 +35,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-app.command(help=HELP)(train)
-app.command(help=SHOW_HELP)(show)
+app.command(help=HELP, cls=Command)(train)
+app.command(help=SHOW_HELP, cls=Command)(show)
 app.add_typer(bench, name="bench")
 
 
@@ -60,15 +66,31 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no × shall show ?
     try:
-        app(args=words, prog_name="samegrad", obj=words)
+        try:
+            app(args=words, prog_name="samegrad", obj=words)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where a failure can still be told
     except Exception as error:
         if "--debug" in words:
             traceback.print_exc()
         elif isinstance(error, SamegradError):
             rank = f" on rank {os.environ['RANK']}" if os.environ.get("RANK") else ""  # of a job of torchrun
             print(f"error{rank}: {error}", file=sys.stderr)
+        elif isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT_FAILED:
+            print(f"error: standard output could not be written: {error.strerror}", file=sys.stderr)
         else:
             kind = type(error).__name__
             print(f"error: unexpected {kind}: {error}\nThis is a fault of samegrad; run with --debug", file=sys.stderr)
+        _forget_output()
         sys.exit(1)
     sys.exit(0)
+
+
+def _forget_output() -> None:
+    """Drops what stdout still holds, which Python would try to write, and complain about, at the end of the process."""
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        return
+    with contextlib.suppress(Exception):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

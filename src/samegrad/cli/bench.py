@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from samegrad.bench import EXPERIMENTS
+from samegrad.cli.plain_help import Group
 from samegrad.cli.train import Debug
 from samegrad.data import DATA
 from samegrad.trainer.job import MODEL_NAMES, TrainJob
@@ -21,7 +22,7 @@ _HELP = (
     "experiment they are listed."
 )
 
-bench = typer.Typer(help=_HELP, rich_markup_mode="rich")
+bench = typer.Typer(cls=Group, help=_HELP, rich_markup_mode="rich")
 
 Plot = Annotated[Path | None, typer.Option(help="Draw the figures to this file: .png, .svg or .pdf.", metavar="FILE")]
 AsJson = Annotated[

@@ -43,6 +43,8 @@ class Display(Callback):
         self._paragraph("devices", _devices_text(record))
         self._paragraph("shards", _shards_text(record))
         self._paragraph("training", _training_text(record))
+        if record["earlier"]:
+            self._paragraph("earlier", f"the files of the run that was here before are now in {record['earlier']}")
         if record["steps_done"]:
             self._paragraph("resumed", f"after step {format_count(record['steps_done'])}, {_epochs_text(record)}")
         warning = _too_many_workers(record)

@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM during a run that saves: the first has it saved and ended, the second ends it at once."""
+"""Ctrl-C and SIGTERM during a run: the first has it saved and ended, the second (or the first, where nothing is saved)
+ends it at once."""
 
 from __future__ import annotations
 
@@ -16,16 +17,16 @@ _ANSWER = b"stopping after the next step, and saving; once more to end at once, 
 
 
 class StoppedBySignal:
-    """Within, the first signal sets the switch, the second raises KeyboardInterrupt.
+    """Within, the first signal sets the switch, the second raises KeyboardInterrupt; the first too if not `saves`.
 
     exit_code: 128 and the number of the signal that came first; that of Ctrl-C if none has come.
     answers: whether the user is told so; where every rank gets the signal, one of them is enough.
     """
 
-    def __init__(self, answers: bool = True) -> None:
+    def __init__(self, saves: bool, answers: bool = True) -> None:
         self._answers = answers
         self.exit_code = 128 + signal.SIGINT
-        self._asked = False
+        self._saves, self._asked = saves, False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSwitch:
@@ -45,6 +46,8 @@ class StoppedBySignal:
             raise KeyboardInterrupt
         self._asked = True
         self.exit_code = 128 + number
+        if not self._saves:
+            raise KeyboardInterrupt
         self._switch.set()
         if self._answers:
             os.write(2, _ANSWER)  # print might be at work in what was interrupted

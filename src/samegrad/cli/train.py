@@ -242,7 +242,8 @@ def train(
     out: Annotated[
         str | None,
         typer.Option(
-            help="Folder to write report, metrics, curves and checkpoint to; files of an earlier run are replaced. "
+            help="Folder to write report, metrics, curves and checkpoint to; files of an earlier run there are "
+            "moved into its folder earlier-1 (earlier-2, ...). "
             "By default nothing is written.",
             metavar="DIR",
             rich_help_panel=_OUTPUT,
@@ -253,6 +254,7 @@ def train(
         typer.Option(
             "--tensorboard/--no-tensorboard",
             help="Write events for TensorBoard into the folder tensorboard of --out; needs the package tensorboard.",
+            metavar="",
             rich_help_panel=_OUTPUT,
         ),
     ] = _DEFAULT.tensorboard,

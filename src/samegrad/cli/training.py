@@ -5,7 +5,6 @@ The workers' process starts to import torch at once; what this process needs to 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import json
@@ -24,6 +23,7 @@ from samegrad.callbacks.tensorboard import check_tensorboard
 from samegrad.cli.resuming import check_folder
 from samegrad.cli.stopping import StoppedBySignal
 from samegrad.errors import DeviceUnavailable
+from samegrad.machine import usable_cores
 from samegrad.runs.page import PAGE, write_page
 from samegrad.runs.run import read_run
 from samegrad.runs.texts import kinds_of
@@ -31,7 +31,6 @@ from samegrad.shards import shares
 from samegrad.trainer.job import PRELOAD, TrainJob, run_train_job
 from samegrad.trainer.run_files import EVENTS, REPORT, prepare_folder, write_report
 from samegrad.workers import launch, parse_devices, place_in_job
-from samegrad.workers.devices import usable_cores
 from samegrad.workers.variables import Place, device_kind
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
     """Trains as `job` says on `devices`; shows the run, prints the report if `as_json`, and writes the files.
 
     In a job of torchrun this is one of its ranks, and the first one speaks for all. Returns the exit code: that of a
-    signal if one has ended the run. Raises KeyboardInterrupt for Ctrl-C where nothing is saved.
+    signal if one has ended the run.
     """
     place = place_in_job()
     speaks = place is None or place.rank == 0  # of the ranks of a job, one shows the run and writes its files
@@ -60,9 +59,9 @@ def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
             check_folder(job)
         threading.Thread(target=importlib.import_module, args=["samegrad.cli.display"], daemon=True).start()
     run = _Run(job, as_json)
-    signals = StoppedBySignal(answers=speaks)
+    signals = StoppedBySignal(saves=job.out is not None, answers=speaks)
     try:
-        with signals if job.out is not None else contextlib.nullcontext() as stop:
+        with signals as stop:
             report = launch(
                 functools.partial(run_train_job, job),
                 devices=devices,
@@ -74,8 +73,6 @@ def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
                 stop=stop,
             )
     except KeyboardInterrupt:
-        if job.out is None:
-            raise
         if speaks:
             print("interrupted: all workers have ended", file=sys.stderr)
         return signals.exit_code

@@ -60,6 +60,11 @@ def fashion_mnist(
     from samegrad.data.images import Split
 
     folder = default_cache_dir() / "fashion-mnist" if data_dir is None else Path(data_dir)
+    if data_dir is not None and folder.exists() and not folder.is_dir():
+        raise DataMissing(
+            f"--data-dir {folder}: expected a folder with the files of Fashion-MNIST, got {_kind_of(folder)}; name the "
+            f"folder that it is in"
+        )
     if data_dir is not None and not folder.is_dir():
         raise DataMissing(f"{folder}: expected a folder with the files of Fashion-MNIST, but there is no such folder")
     missing = [name for name in FILES if _find(folder, name) is None]
@@ -78,7 +83,17 @@ def _find(folder: Path, name: str) -> Path | None:
         for path in (parent / name, parent / f"{name}.gz"):
             if path.is_file():
                 return path
+            if path.exists():
+                raise DataCorrupt(
+                    f"{path}: expected a file of Fashion-MNIST, got {_kind_of(path)}; remove or rename it"
+                )
     return None
+
+
+def _kind_of(path: Path) -> str:
+    if path.is_dir():
+        return "a folder"
+    return "a file" if path.is_file() else "a pipe, a socket or a device"
 
 
 def _complete(folder: Path, missing: list[str], base_url: str, timeout_s: float) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 from samegrad.errors import PeerFailed, PeerTimeout
 from samegrad.executors.operations import NAME_BYTES, check_operations, packed_name, tag, unpacked_name
+from samegrad.machine import usable_cores
 
 __all__ = ["Counters", "HasLeft"]
 
@@ -58,7 +59,7 @@ class Counters:
         self._timeout_s = timeout_s
         self._start_timeout_s = timeout_s if start_timeout_s is None else start_timeout_s
         self._has_left = has_left
-        self._spin_s = _SPIN_S if size <= len(os.sched_getaffinity(0)) else 0.0
+        self._spin_s = _SPIN_S if size <= usable_cores() else 0.0
         self._lock = threading.Lock()
         self._ticket = 0
         self._passed = 0  # the last ticket that all have been seen at

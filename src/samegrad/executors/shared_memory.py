@@ -17,13 +17,13 @@ import os
 import struct
 from collections.abc import Collection, Mapping, Sequence
 
-import psutil
 import torch
 from torch import Tensor
 
 from samegrad.errors import GroupError
 from samegrad.executors.base import FlatSizes, Piece
 from samegrad.executors.counters import Counters, HasLeft
+from samegrad.machine import available_memory
 from samegrad.shards import Node, additions, even, subtrees
 from samegrad.units import format_bytes
 
@@ -50,7 +50,12 @@ class SharedMemoryGroup:
         self.rank = rank
         self.size = size
         counters = Counters.nbytes(size)
-        memory = _map(fd, counters + 2 * size * _BOARD)
+        try:
+            memory = _map(fd, counters + 2 * size * _BOARD)
+        except OSError as error:
+            raise GroupError(
+                f"memory for the ranks to meet in cannot be had: {_explained(error).strerror}", rank
+            ) from error
         self.counters = Counters(memory[:counters], rank, size, timeout_s, has_left, start_timeout_s)
         self._boards = memory[counters:]
         self._turn = 0
@@ -110,8 +115,7 @@ class SharedMemoryGroup:
         answers = self.gather(failure or f"/proc/{os.getpid()}/fd/{fd}".encode(), operation)
         if not answers[0].startswith(b"/proc/"):
             raise GroupError(
-                f"{format_bytes(nbytes)} of shared memory cannot be had for the exchange: {answers[0].decode()}. Use "
-                f"fewer workers, a smaller model, or a machine with more memory",
+                f"{format_bytes(nbytes)} of shared memory cannot be had for the exchange: {answers[0].decode()}",
                 rank=0,
             )
         try:
@@ -240,16 +244,26 @@ def _new_memory(nbytes: int) -> int:
 
     Taking more than there is would not fail but have the kernel kill processes, so that is refused before.
     """
-    available = psutil.virtual_memory().available
+    available = available_memory()
     if nbytes > available:
-        raise OSError(errno.ENOMEM, f"{format_bytes(available)} are available")
+        raise OSError(
+            errno.ENOMEM,
+            f"{format_bytes(available)} are available. Use fewer workers, a smaller model, or a machine (or container) "
+            f"with more memory",
+        )
     fd = os.memfd_create("samegrad", os.MFD_CLOEXEC)
     try:
         os.posix_fallocate(fd, 0, nbytes)
-    except OSError:
+    except OSError as error:
         os.close(fd)
-        raise
+        raise _explained(error) from error
     return fd
+
+
+def _explained(error: OSError) -> OSError:
+    if error.errno == errno.EFBIG:
+        return OSError(errno.EFBIG, "it is larger than files may be; raise that limit (ulimit -f)")
+    return error
 
 
 def _map(fd: int, nbytes: int) -> memoryview:

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from samegrad.errors import ConfigurationError
 from samegrad.executors import local_tree_sum
+from samegrad.machine import usable_cores
 from samegrad.parallel.layout import aligned
 from samegrad.parallel.nested import count_examples, cut, map_tensors
 from samegrad.shards import Node, even
 from samegrad.workers import parse_devices
-from samegrad.workers.devices import usable_cores
 
 __all__ = ["allreduce", "devices", "replicate_parameters", "split_batch"]
 

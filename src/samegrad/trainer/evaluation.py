@@ -12,7 +12,7 @@ import json
 import operator
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, SupportsFloat
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +82,7 @@ class Evaluation:
                         metrics = {"accuracy": accuracy} if suits_accuracy(output, y) else {}
                     names = ["loss", *metrics]
                     summed_loss = float(loss(output, y)) * count if count else 0.0
-                    sums = [float(metric(output, y)) for metric in metrics.values()]
+                    sums = [_number(name, metric(output, y)) for name, metric in metrics.items()]
                 rows.append([count, float(unit.examples), summed_loss, *sums])
         return _combine(self._world, names, rows)
 
@@ -120,6 +120,17 @@ class Evaluation:
         with torch.no_grad():
             self._buffers.put_back()
             return batch, self._forward(inputs(batch))
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return float(value)
+    if isinstance(value, SupportsFloat) and not isinstance(value, Tensor):
+        return float(value)
+    found = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    raise ConfigurationError(
+        f"evaluate: metric {name!r} must return one number, the sum over the examples it is given; got {found}"
+    )
 
 
 def _combine(world: World, names: list[str] | None, rows: list[list[float]]) -> dict[str, float]:

@@ -48,8 +48,8 @@ def is_stream(dataset: Any) -> bool:
     )
 
 
-def dataset_length(dataset: Any) -> int:
-    """The number of examples of a map-style data set; ConfigurationError if it has none or no length."""
+def dataset_length(dataset: Any, what: str = "the data set") -> int:
+    """The number of examples of a map-style data set; ConfigurationError, on `what`, if it has none or no length."""
     if not hasattr(dataset, "__getitem__") and not isinstance(dataset, BatchedDataset):
         raise ConfigurationError(
             f"a data set needs a length and examples by number (__len__ and __getitem__), or must be iterable; "
@@ -63,7 +63,7 @@ def dataset_length(dataset: Any) -> int:
             f"has none. One without a length must be iterable, and have no __getitem__"
         ) from error
     if length < 1:
-        raise ConfigurationError(f"the data set ({type(dataset).__name__}) has no examples")
+        raise ConfigurationError(f"{what} ({type(dataset).__name__}) has no examples")
     return length
 
 

@@ -44,8 +44,8 @@ MODEL_NAMES = ("lenet", "resnet18", "mlp")
 LEARNING_RATES: Mapping[str, float] = {"sgd": 0.2, "momentum": 0.02, "adamw": 0.001}
 """Optimizer on the command line -> learning rate if none is given. "momentum" is SGD with momentum 0.9."""
 
-PRELOAD = ("torch", "numpy", "samegrad.trainer.run")
-"""What to import before workers are forked for `run_train_job`."""
+PRELOAD = ("samegrad.trainer.run",)
+"""What to import before workers are forked for `run_train_job`; it brings in torch, but no compiler, see `start_up`."""
 
 
 REMEMBERED = "job"

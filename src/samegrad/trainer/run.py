@@ -31,12 +31,14 @@ from samegrad.callbacks.reports import EpochReport, StepReport
 from samegrad.callbacks.tensorboard import TensorBoard
 from samegrad.errors import TrainingError
 from samegrad.keys import generator_key
+from samegrad.machine import usable_cores
 from samegrad.parallel import parameters as homes
 from samegrad.parallel.generators import seed_generators
 from samegrad.parallel.world import World, current_world
 from samegrad.shards import subtrees
 from samegrad.trainer.checkpoint_files import WEIGHTS, checkpoint_name
 from samegrad.trainer.command import command_line
+from samegrad.trainer.earlier_run import set_aside
 from samegrad.trainer.job import REMEMBERED, TrainJob
 from samegrad.trainer.learning_rate import warmup_steps
 from samegrad.trainer.loading import Loading
@@ -48,7 +50,6 @@ from samegrad.trainer.start_up import postpone_compiler
 from samegrad.trainer.trainer import Trainer
 from samegrad.trainer.warm_up import warmup
 from samegrad.workers import report
-from samegrad.workers.devices import usable_cores
 
 __all__ = ["load_split", "make_trainer", "run"]
 
@@ -72,7 +73,8 @@ def run(job: TrainJob) -> dict[str, Any]:
     if job.resume is not None:
         trainer.resume(job.resume)
     if world.rank == 0:
-        report({"event": "header", **_header(job, trainer, split)})
+        aside = None if job.out is None or _goes_on_in_place(job) else set_aside(Path(job.out))
+        report({"event": "header", **_header(job, trainer, split), "earlier": aside and str(aside)})
     epochs = trainer.fit(
         split.train,
         job.epochs - trainer.epoch,
@@ -93,6 +95,11 @@ def _options(job: TrainJob) -> list[str]:
     """What must be the same on every rank. (Where the data lies may depend on the host.)"""
     names = [field.name for field in dataclasses.fields(job) if field.name != "data_dir"]
     return [f"--{name.replace('_', '-')} {getattr(job, name)}" for name in names]
+
+
+def _goes_on_in_place(job: TrainJob) -> bool:
+    """Whether the run is resumed in the folder that it was saved to."""
+    return job.resume is not None and job.out is not None and Path(job.resume).parent.samefile(job.out)
 
 
 class _JobState:

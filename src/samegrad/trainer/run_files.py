@@ -7,7 +7,8 @@
     report.json       the result, and all that it was computed with
     report.html       the same to look at, with curves and a table of the epochs, see `samegrad.runs.html`
 
-A later run into the same folder replaces them one by one; one that is resumed goes on with metrics.jsonl.
+Those of an earlier run in the folder go into its folder earlier-1 (the next: -2), see `samegrad.trainer.earlier_run`,
+unless it is resumed: then the run goes on with them.
 """
 
 from __future__ import annotations

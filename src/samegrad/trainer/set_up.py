@@ -6,13 +6,32 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from samegrad.errors import ConfigurationError
 from samegrad.parallel import parameters as homes
 from samegrad.parallel.world import World
 from samegrad.trainer.optimizer_state import grouped_names
 
-__all__ = ["check_optimizer", "optimizer_entries", "share_parameters"]
+__all__ = ["check_model", "check_optimizer", "optimizer_entries", "share_parameters"]
+
+
+def check_model(model: nn.Module) -> None:
+    """Raises ConfigurationError for what is no module, and for parameters and buffers that have no values yet."""
+    if not isinstance(model, nn.Module):
+        raise ConfigurationError(f"model must be a torch.nn.Module; got {type(model).__name__}")
+    for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, tensor in named:
+            if is_lazy(tensor):
+                raise ConfigurationError(
+                    f"{kind} {name} has no shape yet, since it belongs to a lazy module. Call the model once, on one "
+                    f"example, before the Trainer is made"
+                )
+            if tensor.device.type == "meta":
+                raise ConfigurationError(
+                    f"{kind} {name} is on the meta device, so it has no values. Give the model memory and initial "
+                    f"values before the Trainer is made: model.to_empty(device='cpu'), then initialize it"
+                )
 
 
 def share_parameters(model: nn.Module, world: World) -> list[list[int]] | None:

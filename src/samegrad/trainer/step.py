@@ -78,6 +78,7 @@ class ShardedStep:
         self._stop_wanted, self.stop_agreed = stop_wanted, False
         self.scaler = LossScaler() if recipe.precision == "fp16" else None
         self.skipped = False
+        self._key: tuple[int, ...] = ()
         self._parameters = list(model.parameters())
         own = None if owned_by is None else owned_by[world.rank]
         self._gradients = GradientSum(list(model.named_parameters()), world.group, cut, recipe.shards, own)
@@ -85,16 +86,24 @@ class ShardedStep:
         self._nodes = [node for part in cut for node in subtrees(part, recipe.shards)]
 
     def run(
-        self, epoch: int, step: int, sizes: Sequence[int], get: Callable[[int], tuple[Any, Any]], data: str = ""
+        self,
+        epoch: int,
+        step: int,
+        sizes: Sequence[int],
+        get: Callable[[int], tuple[Any, Any]],
+        data: str = "",
+        key: Sequence[int] | None = None,
     ) -> tuple[float, float]:
         """One step on a minibatch whose shards have `sizes` examples, of which `get` fetches one shard's X and y.
 
-        data: what else about the minibatch must be the same on every rank.
+        data: what else about the minibatch must be the same on every rank. key: what the random numbers of this step
+            depend on, besides the recipe's seed; (epoch, step) if None.
         Returns the mean loss of the minibatch and what it counts (the number of examples, or the sum of the weights).
         Raises NonFiniteLoss on all ranks alike, with parameters and buffers as they were before the step.
         """
         self._check_same_parameters()
         operation = f"step {step} of epoch {epoch} on {sum(sizes)} examples{data}"
+        self._key = (epoch, step) if key is None else tuple(key)
         held = self._cut[self._world.rank]
         batches = {shard: get(shard) for shard in held if sizes[shard]} if self._weight is not None else None
         weights = list(map(float, sizes)) if batches is None else self._gather_weights(epoch, step, batches, operation)
@@ -111,7 +120,7 @@ class ShardedStep:
                 continue
         # What is drawn from here on, by the optimizer or between steps, must not depend on which shard this rank
         # computed last; also where the step fails.
-        seed_generators(generator_key(self._recipe.seed, "after", epoch, step), self._device)
+        seed_generators(generator_key(self._recipe.seed, "after", *self._key), self._device)
         mean = self._exchange(epoch, step, losses, fractions, operation)
         self._update()
         return mean, total
@@ -186,7 +195,7 @@ class ShardedStep:
 
     def _forward_backward(self, epoch: int, step: int, shard: int, fraction: float, batch: tuple[Any, Any]) -> Tensor:
         X, y = to_device(batch, self._device)
-        seed_generators(generator_key(self._recipe.seed, "shard", epoch, step, shard), self._device)
+        seed_generators(generator_key(self._recipe.seed, "shard", *self._key, shard), self._device)
         loss = self._loss(self._forward(X), y)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from samegrad.parallel.world import current_world
 from samegrad.recipe import Recipe
 from samegrad.shards import even
 from samegrad.trainer.evaluation import Evaluation
-from samegrad.trainer.examples import epoch_order
+from samegrad.trainer.examples import dataset_length, epoch_order, is_stream
 from samegrad.trainer.feed import Feed
 from samegrad.trainer.keeper import Keeper
 from samegrad.trainer.listeners import Listeners
@@ -36,7 +37,7 @@ from samegrad.trainer.prediction import predict
 from samegrad.trainer.same_data import first_example
 from samegrad.trainer.saving import Saving
 from samegrad.trainer.scheduling import MakeScheduler, kind_of, make_scheduler, scheduler_entries
-from samegrad.trainer.set_up import check_optimizer, optimizer_entries, share_parameters
+from samegrad.trainer.set_up import check_model, check_optimizer, optimizer_entries, share_parameters
 from samegrad.trainer.state import Remembered, TrainingState
 from samegrad.trainer.step import ShardedStep, Weight
 from samegrad.workers import stop_wanted
@@ -81,6 +82,7 @@ class Trainer:
         self.cut = tree.shares(self.recipe.shards, self.world.size, shares)
         if update not in ("replicated", "owner"):
             raise ConfigurationError(f"update must be 'replicated' or 'owner'; got {update!r}")
+        check_model(model)
         launched = self.world.size > 1 or self.world.device.type != "cpu"
         first = next(iter(model.parameters()), None)
         self.device = self.world.device if launched or first is None else first.device
@@ -135,20 +137,31 @@ class Trainer:
         """One step on the global minibatch (X, y), given to every rank alike; returns its mean loss before the update.
 
         X and y may have any structure; each tensor in them holds one row per example. The model stays in the mode it
-        is in (`fit` puts it into training mode). Afterwards the global generators of Python, NumPy and torch are seeded
-        from the recipe and the step, alike on every rank.
+        is in (`fit` puts it into training mode). Random numbers in it depend on the recipe's seed and on how many steps
+        were done before. Afterwards the global generators of Python, NumPy and torch are seeded from the recipe and the
+        step, alike on every rank. In the middle of an epoch that `fit` has begun, such a step is not part of the epoch.
         """
         self._keeper.check()
         total = count_examples((X, y))
+        if total == 0:
+            raise ConfigurationError("step: the minibatch has no examples; there is nothing to learn from")
         parts = even(total, self.recipe.shards)
         at = self.position
         alone, exact = self.world.size == 1, self.recipe.exact
         data = "" if alone or not exact else f", the first {first_example((X, y), total)}"
         with as_recipe_says(self.recipe, self.device):
             mean, _ = self._step.run(
-                at.epoch, at.step, [len(part) for part in parts], lambda shard: cut((X, y), parts[shard], total), data
+                at.epoch,
+                at.step,
+                [len(part) for part in parts],
+                lambda shard: cut((X, y), parts[shard], total),
+                data,
+                key=[at.steps],
             )
-        self.position = Position(at.epoch, at.step + 1, at.example + total, at.steps + 1)
+        within = at.length is None
+        self.position = dataclasses.replace(
+            at, step=at.step + within, example=at.example + within * total, steps=at.steps + 1
+        )
         return mean
 
     def fit(
@@ -184,6 +197,8 @@ class Trainer:
         """
         if not isinstance(epochs, int) or epochs < 0:
             raise ConfigurationError(f"fit: epochs must be a whole number of at least 0; got {epochs!r}")
+        if validate is not None and not is_stream(validate):
+            dataset_length(validate, "the data set to validate on")
         reports: list[EpochReport] = []
         saved: Position | None = None
         self.stopped = False

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from samegrad.errors import ConfigurationError, DeviceUnavailable
 
-__all__ = ["device_words", "parse_devices", "usable_cores"]
+__all__ = ["device_words", "parse_devices"]
 
-_WORD = re.compile(r"auto|(?:(cpu|cuda)(?::([0-9]{1,6}))?|([0-9]{1,6}))")
+_WORD = re.compile(r"auto|(?:(cpu|cuda)(?::([0-9]{1,18}))?|([0-9]{1,18}))")
 _OTHER_NAMES = {"gpu": "cuda", "gpus": "cuda", "nvidia": "cuda", "core": "cpu", "cores": "cpu", "cpus": "cpu"}
 _MOST = 1024  # workers; more is a slip of the keyboard, and would take the machine down
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on, by its affinity and by the CPU quota of its container."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
-    except (OSError, ValueError):
-        return cores
 
 
 def parse_devices(
@@ -42,8 +30,7 @@ def parse_devices(
     names: list[str] = []
     for word in device_words(devices):
         names += _devices_of(word, cuda, cores, threads, at_most)
-    if len(names) > _MOST:
-        raise ConfigurationError(f"devices: {len(names)} workers were asked for; one host takes at most {_MOST}")
+    _check_count(len(names))
     return names
 
 
@@ -55,7 +42,7 @@ def device_words(devices: str | int | Sequence[str]) -> list[str]:
     if isinstance(devices, int) and not isinstance(devices, bool):
         if not 1 <= devices <= _MOST:
             amount = devices if abs(devices) < 10**9 else f"a number of {devices.bit_length()} bits"
-            raise ConfigurationError(f"devices: {amount} is no number of workers; expected 1 to {_MOST}")
+            raise ConfigurationError(f"devices (--devices): {amount} is no number of workers; expected 1 to {_MOST}")
         return [str(devices)]
     words = devices.split(",") if isinstance(devices, str) else devices
     if not isinstance(words, Sequence):
@@ -63,10 +50,11 @@ def device_words(devices: str | int | Sequence[str]) -> list[str]:
     for word in words:
         if not isinstance(word, str):
             raise ConfigurationError(
-                f"devices: a list holds names, such as ['cuda:0', 'cuda:1'] or ['cpu:2']; got {word!r} in it"
+                f"devices (--devices): a list holds names, such as ['cuda:0', 'cuda:1'] or ['cpu:2']; got "
+                f"{word!r} in it"
             )
     if not words:
-        raise ConfigurationError("devices: the list is empty; say for example 2, cpu:2 or cuda:0,cuda:1")
+        raise ConfigurationError("devices (--devices): the list is empty; say for example 2, cpu:2 or cuda:0,cuda:1")
     return [_check(word.strip().lower(), devices) for word in words]
 
 
@@ -74,19 +62,29 @@ def _check(word: str, devices: object) -> str:
     match = _WORD.fullmatch(word)
     if match is None:
         raise ConfigurationError(
-            f"devices: {word!r} in {devices!r} is not known{_nearest(word)}; expected auto, a number of workers (2), "
-            f"cpu, cpu:2 (two workers), cuda or cuda:0 (an index), or several of them separated by commas"
+            f"devices (--devices): {word!r} in {devices!r} is not known{_nearest(word)}; expected auto, a "
+            f"number of workers (2), cpu, cpu:2 (two workers), cuda or cuda:0 (an index), or several of them separated "
+            f"by commas"
         )
     kind, number, count = match.groups()
+    _check_count(int(count or (number if kind == "cpu" else None) or 1))
     if count is not None and int(count) == 0:
         raise ConfigurationError(
-            f"devices: {word!r} asks for no worker; expected at least 1. The first CUDA device is cuda:0"
+            f"devices (--devices): {word!r} asks for no worker; expected at least 1. The first CUDA device is cuda:0"
         )
     if kind == "cpu" and number is not None and int(number) == 0:
         raise ConfigurationError(
-            f"devices: {word!r} asks for no worker: the number after cpu: says how many; use cpu for one, cpu:2 for two"
+            f"devices (--devices): {word!r} asks for no worker: the number after cpu: says how many; use cpu "
+            f"for one, cpu:2 for two"
         )
     return word
+
+
+def _check_count(workers: int) -> None:
+    if workers > _MOST:
+        raise ConfigurationError(
+            f"devices (--devices): {workers} workers were asked for; one host takes at most {_MOST}"
+        )
 
 
 def _nearest(word: str) -> str:
@@ -113,7 +111,7 @@ def _devices_of(word: str, cuda: int, cores: int, threads: int, at_most: int) ->
     if wanted.stop > cuda:
         seen = {0: "torch sees none on this machine", 1: "torch sees only cuda:0"}
         raise DeviceUnavailable(
-            f"devices: {word!r} asks for cuda:{wanted.stop - 1}, but "
+            f"devices (--devices): {word!r} asks for cuda:{wanted.stop - 1}, but "
             f"{seen.get(cuda, f'torch sees only cuda:0 to cuda:{cuda - 1}')}; use cpu:2 for two CPU workers"
         )
     return [f"cuda:{index}" for index in wanted]

@@ -24,8 +24,9 @@ import traceback
 from typing import NoReturn
 
 from samegrad.errors import ConfigurationError, GroupError, SamegradError
+from samegrad.machine import usable_cores
 from samegrad.workers.context import WorkerContext
-from samegrad.workers.devices import parse_devices, usable_cores
+from samegrad.workers.devices import parse_devices
 from samegrad.workers.frames import Channel, Kind, read_frame, send_frame
 from samegrad.workers.parent import become_subreaper, die_with_parent
 from samegrad.workers.settings import Settings
@@ -97,7 +98,7 @@ def _import_and_resolve(settings: Settings) -> list[str]:
         threads=settings.threads,
         at_most=settings.at_most,
     )
-    if len(devices) > usable_cores():
+    if "torch" in settings.preload and len(devices) > usable_cores():
         _import("torch._dynamo")  # which torch.optim imports: here once, not in turns in each worker
     return devices
 
