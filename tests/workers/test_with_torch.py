@@ -73,6 +73,15 @@ def test_workers_start_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(result["parameter"], torch.nn.Parameter)
 
 
+def test_nothing_is_imported_beforehand_but_what_is_asked_for() -> None:
+    """Not torch's compiler either, which is imported beside torch where there are more workers than cores."""
+    devices = f"cpu:{usable_cores() + 1}"
+    found = [
+        launch(lambda: "torch._dynamo" in sys.modules, devices=devices, preload=names) for names in ([], ["torch"])
+    ]
+    assert found == [False, True]
+
+
 BUSY_CALLER = """\
 import threading
 import numpy, torch
