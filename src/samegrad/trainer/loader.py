@@ -9,7 +9,6 @@ import contextlib
 import functools
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 import time
@@ -184,7 +183,7 @@ def _pickled(read: Callable[[Any], Any]) -> bytes:
 
 def _unpickled(pickled: bytes, dtype: torch.dtype) -> _Reading:
     torch.set_default_dtype(dtype)
-    return _Reading(pickle.loads(pickled), by_value=False)
+    return _Reading(pickling.loads(pickled), by_value=False)
 
 
 def _begin(parent: int | None, _: int) -> None:
