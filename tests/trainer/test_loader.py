@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from samegrad.errors import ConfigurationError, DataError, LoaderDied, SamegradError
 from samegrad.parallel import current_world
-from samegrad.trainer import Loading, batches
+from samegrad.trainer import Loading, Saving, batches
 from samegrad.workers import launch, report
 
 LOADINGS = [None, Loading(1), Loading(2, prefetch=1)]
@@ -344,3 +344,28 @@ def test_loaders_of_ones_own_beside_a_trainer_leave_its_exchange_alone() -> None
     reports: list[dict[str, Any]] = []
     assert launch(lambda: run(2), devices="cpu:2", on_report=reports.append) == run(0)
     assert sorted(record["rank"] for record in reports) == [0, 1]
+
+
+def test_resumed_in_the_middle_what_was_read_ahead_comes_again(tmp_path: Path) -> None:
+    whole = fit(Drawing)
+    first = fit(Drawing, Loading(2), Saving(tmp_path), stop_after=1)
+    rest = fit(Drawing, Loading(1), Saving(tmp_path))
+    assert first["losses"] + rest["losses"] == whole["losses"]
+    assert rest["fingerprint"] == whole["fingerprint"]
+
+
+@pytest.mark.dist
+def test_resumed_on_other_numbers_of_ranks(tmp_path: Path) -> None:
+    """Of a data set and of a stream; stopped on four ranks, gone on with on three."""
+    kinds: list[tuple[type[Any], Loading | None]] = [(Drawing, Loading(1)), (DrawingStream, None)]
+    places = [Saving(tmp_path / "data"), Saving(tmp_path / "stream")]
+
+    def run(stop_after: int | None) -> list[dict[str, Any]]:
+        return [fit(*kind, place, stop_after) for kind, place in zip(kinds, places, strict=True)]
+
+    first = launch(lambda: run(2), devices="cpu:4")
+    rest = launch(lambda: run(None), devices="cpu:3")
+    for one, other, (kind, _) in zip(first, rest, kinds, strict=True):
+        whole = fit(kind)
+        assert one["losses"] + other["losses"] == whole["losses"]
+        assert other["fingerprint"] == whole["fingerprint"]

@@ -70,3 +70,9 @@ def test_a_run_that_is_resumed_in_its_warm_up_goes_on_with_it(
     assert (resumed.lr_rule, resumed.base_batch_size, resumed.warmup_epochs) == ("linear", 16, 1.5)
     assert run.run(resumed)["fingerprint"] == fingerprint
     assert rates == whole
+
+
+def test_loader_workers_do_not_change_the_result(rates: list[float]) -> None:
+    found = [run.run(TrainJob(model="mlp", data="synthetic", epochs=1, loader_workers=count)) for count in (0, 1)]
+    assert found[0]["fingerprint"] == found[1]["fingerprint"]
+    assert len(rates) == 2 * 8
