@@ -106,6 +106,22 @@ def test_a_timeout_names_all_that_are_late_and_where_they_are() -> None:
     assert "longer timeout" in str(caught.value)
 
 
+def test_the_first_wait_has_a_deadline_of_its_own() -> None:
+    memory = memoryview(bytearray(Counters.nbytes(2)))
+    early = Counters(memory, 0, 2, 0.02, start_timeout_s=20)
+    late = Counters(memory, 1, 2, 20, start_timeout_s=0.02)
+
+    def starts_late() -> None:
+        time.sleep(0.1)  # five times as long as an exchange may take
+        late.arrive("x")
+
+    in_threads([lambda: early.barrier("x"), starts_late])
+    with pytest.raises(PeerTimeout, match=r"rank 0 waited 0\.02 s"):
+        early.barrier("x")
+    with pytest.raises(PeerTimeout, match=r"rank 1 waited 0\.02 s"):
+        Counters(memoryview(bytearray(Counters.nbytes(2))), 1, 2, 20, start_timeout_s=0.02).barrier("x")
+
+
 def test_a_rank_that_has_left_is_not_waited_for() -> None:
     a, b = counters(2, timeout_s=20)
     b.arrive("x")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["Ended", "environment", "free_port", "start_ranks", "torchrun", "wait_for"]
+__all__ = ["PATIENCE_S", "Ended", "environment", "free_port", "start_ranks", "torchrun", "wait_for"]
 
 PATIENCE_S = 100.0
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
@@ -28,10 +28,15 @@ class Ended:
     err: str
 
 
+_FIRST, _LAST = 20_000, 30_000  # below those that the system gives to whoever connects
+
+
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port that nobody listens on; processes that test at the same time look in different places."""
+    for port in range(_FIRST + os.getpid() * 13 % (_LAST - _FIRST), _LAST):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
 
 
 def environment() -> dict[str, str]:

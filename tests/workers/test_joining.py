@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workers.jobs import Ended, free_port, start_ranks, torchrun, wait_for
+from tests.workers.jobs import PATIENCE_S, Ended, free_port, start_ranks, torchrun, wait_for
 
 from samegrad.errors import ConfigurationError, DeviceUnavailable
 from samegrad.workers import joining, launch, membership
@@ -45,6 +47,8 @@ def train():
 
     trainer = sg.Trainer(net, loss, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), recipe)
     data = torch.utils.data.TensorDataset(X, y)
+    if "die" in how and trainer.world.rank == 1:
+        os.kill(os.getpid(), 9)
     trainer.fit(data, epochs=2)
     world = sg.current_world()
     return {"rank": world.rank, "threads": list(threads), "size": world.size, "group": type(world.group).__name__,
@@ -123,6 +127,26 @@ def test_variables_alone_are_enough(
     check(Ended(max(one.code for one in ended), "".join(one.out for one in ended), ""), alone, ranks, group)
     if "group" in how:
         assert all(json.loads(one.out)["ones"] == ranks for one in ended)
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (["die"], "waits for rank 1 at .* but rank 1 has ended"),
+        (["die", "apart"], "failed .*; no answer from rank 1: killed"),
+    ],
+)
+def test_the_others_name_a_rank_that_was_killed(how: list[str], said: str, script: Path) -> None:
+    with start_ranks(script, 3, *how) as processes:
+        processes[1].wait(timeout=PATIENCE_S)
+        start = time.monotonic()
+        ended = wait_for(processes)
+    assert time.monotonic() - start < 20
+    assert [one.code for one in ended] == [1, -9, 1]
+    for rank in (0, 2):
+        assert re.search(f"PeerFailed: rank {rank} .*{said}", ended[rank].err), ended[rank].err
 
 
 @pytest.fixture

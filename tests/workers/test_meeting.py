@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from tests.workers.jobs import free_port
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from samegrad.errors import ConfigurationError, PeerFailed, PeerTimeout
@@ -23,11 +24,6 @@ def listener() -> Iterator[socket.socket]:
     """Somebody else's server, which takes connections and never says anything."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])

@@ -6,14 +6,17 @@ NCCL's own all-reduce fixes no order of additions. So each rank sends the r-th p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from samegrad.errors import GroupError
 from samegrad.executors.base import FlatSizes
 from samegrad.executors.operations import NAME_BYTES, check_operations, packed_name, tag, unpacked_name
+from samegrad.executors.roll_call import RollCall
 from samegrad.shards import Node, additions, subtrees
 
 __all__ = ["ProcessGroup", "ProcessGroupTreeSum"]
@@ -26,17 +29,35 @@ class ProcessGroup:
 
     meet: brings the ranks together for an operation by another way, which is asked before each sum. Without it only
         `gather` and `broadcast` compare operations; a sum follows a gather in every step.
+    roll_call: finds out who is missing when an exchange fails. Without it torch's errors are raised as they are.
     """
 
-    def __init__(self, device: torch.device, meet: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        meet: Callable[[str], None] | None = None,
+        roll_call: RollCall | None = None,
+    ) -> None:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self.device = device
         self.meet = meet
+        self._roll_call = roll_call
+
+    @contextlib.contextmanager
+    def failures_explained(self) -> Iterator[None]:
+        """Within, an error of torch becomes a GroupError that names the ranks which are missing."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self._roll_call is None or isinstance(error, GroupError):
+                raise
+            raise self._roll_call.explain(error) from error
 
     def gather(self, record: bytes, operation: str) -> list[bytes]:
         """Every rank's `record`, by rank."""
-        return self._gather(record, self._agree(operation, len(record)))
+        with self.failures_explained():
+            return self._gather(record, self._agree(operation, len(record)))
 
     def _agree(self, operation: str, length: int = 0) -> list[int]:
         """The `length` of every rank. Raises CallMismatch on all of them if they are not at the same operation."""
@@ -60,11 +81,12 @@ class ProcessGroup:
 
     def broadcast(self, tensors: Sequence[Tensor], operation: str) -> None:
         """Overwrites `tensors` with those of rank 0."""
-        self._agree(operation)
-        for tensor in tensors:
-            whole = tensor.to(self.device).contiguous()
-            dist.broadcast(whole, src=0)
-            tensor.copy_(whole)
+        with self.failures_explained():
+            self._agree(operation)
+            for tensor in tensors:
+                whole = tensor.to(self.device).contiguous()
+                dist.broadcast(whole, src=0)
+                tensor.copy_(whole)
 
     def tree_sum(self, cut: Sequence[range], leaves: int, sizes: FlatSizes, operation: str) -> ProcessGroupTreeSum:
         """A sum over `leaves` shards, of which rank r holds the range `cut[r]`."""
@@ -105,7 +127,9 @@ class ProcessGroupTreeSum:
         steps = additions([node for nodes in held for node in nodes], self._leaves)
         for flat, private in enumerate(out):
             if private.numel():
-                total = self._reduce([self._slots[j][flat] for j in own], [len(nodes) for nodes in held], steps, flat)
+                slots, counts = [self._slots[j][flat] for j in own], [len(nodes) for nodes in held]
+                with self._group.failures_explained():
+                    total = self._reduce(slots, counts, steps, flat)
                 private.copy_(total[: private.numel()])
 
     def _reduce(self, own: list[Tensor], counts: list[int], steps: list[tuple[int, int]], flat: int) -> Tensor:

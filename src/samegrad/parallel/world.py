@@ -12,6 +12,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from samegrad.errors import ConfigurationError
 from samegrad.executors import Group, SoloGroup
 from samegrad.executors.device_staging import DeviceGroup
+from samegrad.executors.roll_call import RollCall
 from samegrad.executors.shared_memory import SharedMemoryGroup
 from samegrad.workers import JoinedContext, WorkerContext, context, join
 
@@ -91,7 +92,8 @@ def _process_group(worker: WorkerContext, host: SharedMemoryGroup | None, device
             device_id=device if device.type == "cuda" else None,
         )
         worker.on_exit.append(dist.destroy_process_group)
-    return ProcessGroup(device, None if host is None else host.counters.barrier)
+    roll_call = RollCall(worker.store, worker.rank, len(worker.devices)) if isinstance(worker, JoinedContext) else None
+    return ProcessGroup(device, None if host is None else host.counters.barrier, roll_call)
 
 
 def _loopback_store(worker: WorkerContext, host: SharedMemoryGroup | None, timeout: timedelta) -> TCPStore:

@@ -1,0 +1,54 @@
+"""Who is missing after an exchange over a process group has failed; torch says which address broke off, no more.
+
+Every rank that sees the failure answers in a store that all reach by another way; a rank that was killed does not.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from samegrad.errors import GroupError, PeerFailed, PeerTimeout
+
+__all__ = ["RollCall"]
+
+_WAIT_S = 3.0  # for answers; a rank that computes meanwhile sees the failure at its next exchange
+_POLL_S = 0.02
+
+
+class RollCall:
+    """The ranks 0 to `size` - 1 at `store` (of torch.distributed), seen from `rank`."""
+
+    def __init__(self, store: Any, rank: int, size: int) -> None:
+        self._store, self._rank, self._size = store, rank, size
+
+    def explain(self, failure: RuntimeError) -> GroupError:
+        """The error to raise for `failure`, with the ranks that do not answer; takes some seconds if there are any."""
+        what = str(failure).partition("\n")[0].partition(" This is typically")[0]
+        kind = PeerTimeout if "timed out" in what.lower() or "timeout" in what.lower() else PeerFailed
+        start = f"rank {self._rank} of {self._size}: the exchange with the others failed ({what})"
+        try:
+            missing = self._missing()
+        except RuntimeError:
+            return kind(
+                f"{start}, and the store in which the ranks meet is gone: rank 0 was killed or has ended, or torchrun "
+                f"on the first host; what they printed last says why",
+                rank=0,
+            )
+        if not missing:
+            return kind(f"{start}. All ranks answer still: is the network between their hosts at fault?")
+        ranks = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+        return kind(
+            f"{start}; no answer from {ranks}: killed, ended, or busy with something else. What was printed there last "
+            f"says more",
+            rank=missing[0],
+        )
+
+    def _missing(self) -> list[int]:
+        self._store.set(f"roll_call/{self._rank}", "")
+        missing, give_up_at = list(range(self._size)), time.monotonic() + _WAIT_S
+        while True:
+            missing = [rank for rank in missing if not self._store.check([f"roll_call/{rank}"])]
+            if not missing or time.monotonic() > give_up_at:
+                return missing
+            time.sleep(_POLL_S)

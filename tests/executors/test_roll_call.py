@@ -1,0 +1,53 @@
+"""Who is missing after an exchange has failed."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+from samegrad.errors import GroupError, PeerFailed, PeerTimeout
+from samegrad.executors import roll_call
+from samegrad.executors.roll_call import RollCall
+
+BROKEN = RuntimeError("[pair.cc:537] Read error [10.0.0.1]:5: Connection reset. This is typically caused by bugs\nmore")
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        ({1}, "no answer from rank 1: killed"),
+        ({0, 3}, "no answer from ranks 0, 3: killed"),
+        (set[int](), r"\. All ranks answer still"),
+    ],
+)
+def test_ranks_that_do_not_answer_are_named(gone: set[int], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roll_call, "_WAIT_S", 0.3)
+    store = HashStore()
+    there = [rank for rank in range(4) if rank not in gone]
+    with ThreadPoolExecutor(4) as pool:
+        errors = list(pool.map(lambda rank: RollCall(store, rank, 4).explain(BROKEN), there))
+    for rank, error in zip(there, errors, strict=True):
+        assert type(error) is PeerFailed
+        assert error.rank == min(gone, default=-1)
+        start = rf"rank {rank} of 4: the exchange .* failed \(\[pair.cc:537\] Read error .* Connection reset.\)"
+        with pytest.raises(GroupError, match=start + ".*" + said):
+            raise error
+
+
+def test_a_deadline_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roll_call, "_WAIT_S", 0.0)
+    error = RollCall(HashStore(), 0, 2).explain(RuntimeError("Timed out waiting 1000ms for recv operation"))
+    assert type(error) is PeerTimeout
+    assert error.rank == 1
+
+
+def test_without_the_store_rank_0_is_suspected() -> None:
+    class Gone:
+        def set(self, *_: object) -> None:
+            raise RuntimeError("Broken pipe")
+
+    error = RollCall(Gone(), 1, 2).explain(BROKEN)
+    assert error.rank == 0
+    assert "the store in which the ranks meet is gone" in str(error)
