@@ -27,6 +27,7 @@ DRAWING = """\
     parallel | testing | callbacks
     executors | workers
     summation
+    schedules
     recipe | shards | keys
     data | models
     units | errors | files | machine
@@ -34,7 +35,10 @@ DRAWING = """\
 LAYERS = [line.replace("|", " ").split() for line in DRAWING.splitlines()]
 HEIGHT = {unit: -depth for depth, layer in enumerate(LAYERS) for unit in layer}
 
-TORCH_FREE = ["errors", "units", "files", "machine", "shards", "recipe", "keys", "callbacks", "runs", "bench", "cli"]
+TORCH_FREE = [
+    *("errors", "units", "files", "machine", "shards", "schedules", "recipe", "keys"),
+    *("callbacks", "runs", "bench", "cli"),
+]
 HEAVY = ["torch", "numpy", "matplotlib", "typer", "rich"]
 MAX_LINES = 400
 

@@ -14,7 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from samegrad import callbacks, data, errors, models
+    from samegrad import callbacks, data, errors, models, schedules
     from samegrad.callbacks import Callback, EpochReport, SaveReport, StepReport
     from samegrad.errors import SamegradError
     from samegrad.parallel import (
@@ -64,6 +64,7 @@ __all__ = [
     "models",
     "replicate_parameters",
     "scaled_rate",
+    "schedules",
     "split_batch",
     "warmup",
 ]
@@ -89,7 +90,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("callbacks", "data", "errors", "models"):
+    if name in ("callbacks", "data", "errors", "models", "schedules"):
         return importlib.import_module(f"samegrad.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'samegrad' has no attribute {name!r}")

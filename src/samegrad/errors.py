@@ -2,7 +2,8 @@
 
     SamegradError
     +-- ConfigurationError (ValueError)      an argument, or a combination of arguments, that cannot work
-    |   `-- DeviceUnavailable                a device that this machine does not have
+    |   +-- DeviceUnavailable                a device that this machine does not have
+    |   `-- ScheduleError                    a schedule that does not compute what it says
     +-- DataError (ValueError)               what is wrong with the data that training reads
     |   +-- DataMissing (FileNotFoundError)  not there, and not to be had
     |   `-- DataCorrupt                      there, but not what it should be
@@ -37,6 +38,7 @@ __all__ = [
     "PeerFailed",
     "PeerTimeout",
     "SamegradError",
+    "ScheduleError",
     "TrainingError",
     "WorkerDied",
     "WorkerFailed",
@@ -53,6 +55,10 @@ class ConfigurationError(SamegradError, ValueError):
 
 class DeviceUnavailable(ConfigurationError):
     """A device was asked for that this machine does not have."""
+
+
+class ScheduleError(ConfigurationError):
+    """A schedule does not compute what it says. The message names round, rank, slot and chunk."""
 
 
 class DataError(SamegradError, ValueError):

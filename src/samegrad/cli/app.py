@@ -16,6 +16,8 @@ from samegrad import __version__
 from samegrad.cli import EXIT_CODES
 from samegrad.cli.bench import bench
 from samegrad.cli.plain_help import Command, Group
+from samegrad.cli.schedule import HELP as SCHEDULE_HELP
+from samegrad.cli.schedule import schedule
 from samegrad.cli.show import HELP as SHOW_HELP
 from samegrad.cli.show import show
 from samegrad.cli.train import HELP, Debug, train
@@ -36,6 +38,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.command(help=HELP, cls=Command)(train)
+app.command(help=SCHEDULE_HELP, cls=Command)(schedule)
 app.command(help=SHOW_HELP, cls=Command)(show)
 app.add_typer(bench, name="bench")
 

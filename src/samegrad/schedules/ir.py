@@ -1,0 +1,332 @@
+"""A collective as data: rounds of transfers between cells.
+
+A cell is one chunk of one slot of one rank. Slot 0 is the buffer of the rank, further slots hold its other subtrees, or
+are scratch. A transfer copies or adds the chunk of one cell to the same chunk of another cell, of another rank or the
+same. Every transfer of a round reads what was there before the round; transfers into one cell act in listed order.
+
+Nothing here knows about tensors, time or sockets. `verify` proves what a schedule computes.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from fractions import Fraction
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from samegrad.errors import ConfigurationError
+from samegrad.schedules.cut import Cut
+
+__all__ = [
+    "Cell",
+    "ChainedRounds",
+    "Collective",
+    "Costs",
+    "GeneratedRounds",
+    "IntArray",
+    "Op",
+    "Round",
+    "Schedule",
+    "Transfer",
+]
+
+IntArray = npt.NDArray[np.int32]
+Column = int | Sequence[int] | npt.NDArray[Any]
+
+
+class Op(IntEnum):
+    """What a transfer does to its target."""
+
+    COPY = 0
+    ADD = 1
+
+
+class Collective(StrEnum):
+    """What is computed. The result is the sum over all leaves, and ends in slot 0."""
+
+    ALL_REDUCE = "all-reduce"
+    """Every rank that holds leaves has the whole result."""
+    REDUCE_SCATTER = "reduce-scatter"
+    """The owner of each chunk has that chunk of the result."""
+    REDUCE = "reduce"
+    """One rank, the owner of all chunks, has the result."""
+    ALL_GATHER = "all-gather"
+    """The owner of each chunk has it in slot 0 at the start; in the end every rank that holds leaves has all."""
+    BROADCAST = "broadcast"
+    """One rank has the buffer at the start; in the end every rank that holds leaves has it."""
+
+    @property
+    def starts_with_leaves(self) -> bool:
+        """Whether ranks start with the leaves of the cut (else: owners with the chunks of one value)."""
+        return self in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE)
+
+    @property
+    def ends_everywhere(self) -> bool:
+        """Whether every rank that holds leaves has the result in the end (else: the owner of each chunk)."""
+        return self not in (Collective.REDUCE_SCATTER, Collective.REDUCE)
+
+
+class Cell(NamedTuple):
+    """One chunk of one slot of one rank."""
+
+    rank: int
+    slot: int
+    chunk: int
+
+
+class Transfer(NamedTuple):
+    """Chunk `chunk` of (source, source_slot), as before the round, is copied or added into (target, target_slot)."""
+
+    source: int
+    source_slot: int
+    target: int
+    target_slot: int
+    chunk: int
+    op: Op
+
+    @property
+    def read(self) -> Cell:
+        """The cell that it reads."""
+        return Cell(self.source, self.source_slot, self.chunk)
+
+    @property
+    def written(self) -> Cell:
+        """The cell that it writes."""
+        return Cell(self.target, self.target_slot, self.chunk)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """Transfers that happen at the same time: an array of one row for each, with the fields of `Transfer`."""
+
+    rows: IntArray
+
+    @classmethod
+    def of(
+        cls,
+        source: Column,
+        source_slot: Column,
+        target: Column,
+        target_slot: Column,
+        chunk: Column,
+        op: Op,
+    ) -> Round:
+        """A round from columns; a single number counts for all rows."""
+        columns = (source, source_slot, target, target_slot, chunk, int(op))
+        lengths = [len(column) for column in columns if not isinstance(column, int)]
+        rows = np.empty((lengths[0] if lengths else 1, len(columns)), np.int32)
+        for place, column in enumerate(columns):
+            rows[:, place] = column
+        return cls(rows)
+
+    @classmethod
+    def joined(cls, rounds: Sequence[Round]) -> Round:
+        """All transfers of `rounds`, in one round."""
+        return cls(np.concatenate([each.rows for each in rounds]) if rounds else np.empty((0, 6), np.int32))
+
+    @property
+    def source(self) -> IntArray:
+        """The ranks that are read."""
+        return self.rows[:, 0]
+
+    @property
+    def source_slot(self) -> IntArray:
+        """The slots that are read."""
+        return self.rows[:, 1]
+
+    @property
+    def target(self) -> IntArray:
+        """The ranks that are written."""
+        return self.rows[:, 2]
+
+    @property
+    def target_slot(self) -> IntArray:
+        """The slots that are written."""
+        return self.rows[:, 3]
+
+    @property
+    def chunk(self) -> IntArray:
+        """The chunks that are moved."""
+        return self.rows[:, 4]
+
+    @property
+    def op(self) -> IntArray:
+        """The operations, values of `Op`."""
+        return self.rows[:, 5]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Transfer]:
+        for row in self.rows.tolist():
+            source, source_slot, target, target_slot, chunk, op = row
+            yield Transfer(source, source_slot, target, target_slot, chunk, Op(op))
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Round:
+        """The transfers for which `mask` is true."""
+        return Round(self.rows[mask])
+
+
+class GeneratedRounds(Sequence[Round]):
+    """`count` rounds, each made when it is looked at: for many ranks, all of them would fill the memory."""
+
+    def __init__(self, count: int, make: Callable[[int], Round]) -> None:
+        self._count, self._make = count, make
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> Round: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Round]: ...
+    def __getitem__(self, place: int | slice) -> Round | Sequence[Round]:
+        if isinstance(place, slice):
+            chosen = range(self._count)[place]
+            return GeneratedRounds(len(chosen), lambda index: self._make(chosen[index]))
+        return self._make(range(self._count)[place])
+
+
+class ChainedRounds(Sequence[Round]):
+    """The rounds of several sequences, one after the other; nothing is copied."""
+
+    def __init__(self, parts: Sequence[Sequence[Round]]) -> None:
+        self._parts = [part for part in parts if len(part)]
+        self._stops = list(itertools.accumulate(len(part) for part in self._parts))
+
+    def __len__(self) -> int:
+        return self._stops[-1] if self._stops else 0
+
+    @overload
+    def __getitem__(self, place: int) -> Round: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Round]: ...
+    def __getitem__(self, place: int | slice) -> Round | Sequence[Round]:
+        if isinstance(place, slice):
+            chosen = range(len(self))[place]
+            return GeneratedRounds(len(chosen), lambda index: self[chosen[index]])
+        index = range(len(self))[place]
+        part = bisect.bisect_right(self._stops, index)
+        return self._parts[part][index - (self._stops[part - 1] if part else 0)]
+
+
+class Costs(NamedTuple):
+    """What each rank does, as multiples of the bytes M of the buffer; by rank."""
+
+    sent: list[Fraction]
+    received: list[Fraction]
+    added: list[Fraction]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """One way to compute a collective.
+
+    name: of the algorithm. cut: what the ranks contribute. chunks: parts that the buffer is cut into.
+    owners: the rank of each chunk, see `Collective`; None for an all-reduce, which has none.
+    weights: relative sizes of the chunks, whole numbers; None if they are equal.
+    in_place: that no round needs a copy of what it reads: there is always an order of its transfers in which each reads
+        a cell before another overwrites it. The verifier checks it.
+    """
+
+    name: str
+    collective: Collective
+    cut: Cut
+    chunks: int
+    rounds: Sequence[Round]
+    owners: tuple[int, ...] | None = None
+    weights: tuple[int, ...] | None = None
+    in_place: bool = True
+
+    def __post_init__(self) -> None:
+        def refuse(problem: str) -> None:
+            raise ConfigurationError(f"schedule {self.name}: {problem}")
+
+        if self.chunks < 1:
+            refuse(f"a buffer has at least one chunk; got {self.chunks}")
+        if (self.owners is None) != (self.collective is Collective.ALL_REDUCE):
+            refuse("every collective but the all-reduce needs an owner for each chunk, and only those")
+        if self.owners is not None and len(self.owners) != self.chunks:
+            refuse(f"{self.chunks} chunks need as many owners; got {len(self.owners)}")
+        if self.owners is not None and not all(0 <= owner < self.ranks for owner in self.owners):
+            refuse(f"owners must be ranks from 0 to {self.ranks - 1}; got {self.owners}")
+        one_owner = self.collective in (Collective.REDUCE, Collective.BROADCAST)
+        if self.owners is not None and one_owner and len(set(self.owners)) != 1:
+            refuse(f"{self.collective} has one owner of all chunks; got {self.owners}")
+        if self.weights is not None and (
+            len(self.weights) != self.chunks or min(self.weights) < 0 or sum(self.weights) == 0
+        ):
+            refuse(f"{self.chunks} chunks need as many sizes, at least 0 and not all 0; got {self.weights}")
+
+    def __str__(self) -> str:
+        from samegrad.schedules.render import grid
+
+        return grid(self)
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks take part."""
+        return self.cut.ranks
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The relative sizes of the chunks."""
+        return (1,) * self.chunks if self.weights is None else self.weights
+
+    def ranges(self, elements: int) -> list[range]:
+        """Where the chunks of a buffer of `elements` elements lie; some are empty if there are few."""
+        edges = np.cumsum((0, *self.sizes), dtype=np.int64)
+        total = int(edges[-1])
+        bounds = [int(edge) * elements // total for edge in edges]
+        return [range(start, stop) for start, stop in itertools.pairwise(bounds)]
+
+    def slots(self) -> list[int]:
+        """How many slots each rank uses."""
+        most = np.array([max(len(nodes), 1) for nodes in self.cut.nodes])
+        for each in self.rounds:
+            for ranks, slots in ((each.source, each.source_slot), (each.target, each.target_slot)):
+                if (slots >= most[ranks]).any():
+                    np.maximum.at(most, ranks, slots + 1)
+        return [int(count) for count in most]
+
+    def part(self, rank: int) -> list[Round]:
+        """The transfers in which `rank` takes part, by round."""
+        return [each.where((each.source == rank) | (each.target == rank)) for each in self.rounds]
+
+    def costs(self) -> Costs:
+        """What each rank sends and receives over links, and what it adds."""
+        sizes, total = np.array(self.sizes, dtype=np.int64), sum(self.sizes)
+        counts = np.zeros((3, self.ranks), dtype=np.int64)
+        for each in self.rounds:
+            moved = sizes[each.chunk]
+            crossing = moved * (each.source != each.target)
+            np.add.at(counts[0], each.source, crossing)
+            np.add.at(counts[1], each.target, crossing)
+            np.add.at(counts[2], each.target, moved * (each.op == Op.ADD))
+        return Costs(*([Fraction(int(count), total) for count in row] for row in counts))
+
+    def digest(self) -> str:
+        """SHA-256 over all that determines what is computed: equal digests, equal schedules."""
+        head = {
+            "name": self.name,
+            "collective": self.collective,
+            "cut": self.cut.to_json(),
+            "chunks": self.chunks,
+            "owners": self.owners,
+            "weights": self.weights,
+            "in_place": self.in_place,
+            "rounds": len(self.rounds),
+        }
+        hashed = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
+        for each in self.rounds:
+            hashed.update(len(each).to_bytes(8, "little"))
+            hashed.update(np.ascontiguousarray(each.rows, dtype="<i4").tobytes())
+        return hashed.hexdigest()
