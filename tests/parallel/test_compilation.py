@@ -142,13 +142,10 @@ def test_half_written_code_of_a_run_that_was_killed_is_named(tmp_path: Path) -> 
 
 
 def train_compiled() -> dict[str, Any]:
-    """Small trainings with real kernels: dropout, batch norm, a graph that breaks."""
-    found = {}
-    for name in ("dropout, bf16", "small resnet", "heads"):
-        configuration = CONFIGURATIONS[name]
-        recipe = dataclasses.replace(configuration.recipe, compile=True)
-        found[name] = train(dataclasses.replace(configuration, recipe=recipe, epochs=1), "momentum", "replicated")
-    return found
+    """A small training with real kernels: dropout, shards of two sizes, evaluation. Compiling them takes a minute."""
+    configuration = CONFIGURATIONS["dropout, bf16"]
+    recipe = dataclasses.replace(configuration.recipe, compile=True)
+    return train(dataclasses.replace(configuration, recipe=recipe), "momentum", "replicated")
 
 
 @pytest.mark.slow
@@ -159,7 +156,7 @@ def test_compiled_any_number_of_workers_gives_the_result_of_one(
 ) -> None:
     """Also whether torch finds the code in its cache or not."""
     results = []
-    for workers, cache in ((1, "a"), (2, "b"), (3, "a"), (1, "b")):
+    for workers, cache in ((1, "a"), (2, "b"), (3, "a")):
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / cache))
         results.append(launch(train_compiled, devices=f"cpu:{workers}", timeout_s=600))
     assert all(result == results[0] for result in results)

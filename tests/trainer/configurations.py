@@ -374,10 +374,18 @@ CONFIGURATIONS: dict[str, Configuration] = {
         updates=("owner",),
         optimizers=("momentum",),
     ),
-    "small resnet, bf16": Configuration(SmallResNet, images, Recipe(batch_size=16, clip_norm=0.5, precision="bf16")),
-    "small resnet, fp16": Configuration(SmallResNet, images, Recipe(batch_size=16, clip_norm=0.5, precision="fp16")),
-    "dropout, bf16": Configuration(dropout_mlp, vectors, Recipe(batch_size=16, precision="bf16")),
-    "dropout, fp16": Configuration(dropout_mlp, vectors, Recipe(batch_size=16, precision="fp16")),
+    "small resnet, bf16": Configuration(
+        SmallResNet, images, Recipe(batch_size=16, clip_norm=0.5, precision="bf16"), optimizers=("momentum",)
+    ),
+    "small resnet, fp16": Configuration(
+        SmallResNet, images, Recipe(batch_size=16, clip_norm=0.5, precision="fp16"), optimizers=("momentum",)
+    ),
+    "dropout, bf16": Configuration(
+        dropout_mlp, vectors, Recipe(batch_size=16, precision="bf16"), optimizers=("adamw",)
+    ),
+    "dropout, fp16": Configuration(
+        dropout_mlp, vectors, Recipe(batch_size=16, precision="fp16"), optimizers=("adamw",)
+    ),
     "dropout": Configuration(dropout_mlp, vectors, epochs=2, speeds={2: (3, 1), 3: (1, 2, 1), 5: (1, 1, 1, 1, 4)}),
     "dropout, 6 shards": Configuration(dropout_mlp, vectors, Recipe(batch_size=17, shards=6, seed=3)),
     "dropout, 11 shards": Configuration(dropout_mlp, vectors, Recipe(batch_size=16, shards=11, shuffle=False)),
@@ -393,6 +401,7 @@ CONFIGURATIONS: dict[str, Configuration] = {
         Transformer,
         sentences,
         Recipe(batch_size=16, clip_norm=1.0, precision="bf16"),
+        optimizers=("adamw",),
         weight=valid,
         metrics={"right": words_right},
     ),
@@ -402,7 +411,9 @@ CONFIGURATIONS: dict[str, Configuration] = {
     "mixed dtypes": Configuration(MixedDtypes, vectors, Recipe(batch_size=16, clip_norm=0.3), loss=double_loss),
     "buffers": Configuration(Buffers, vectors, epochs=2),
     "checkpoint": Configuration(Checkpointed, vectors, epochs=2),
-    "checkpoint, bf16": Configuration(Checkpointed, vectors, Recipe(batch_size=16, precision="bf16")),
+    "checkpoint, bf16": Configuration(
+        Checkpointed, vectors, Recipe(batch_size=16, precision="bf16"), optimizers=("momentum",)
+    ),
     "augmented": Configuration(dropout_mlp, Augmented, optimizers=("momentum",)),
     "augmented batches": Configuration(dropout_mlp, AugmentedBatches, optimizers=("momentum",)),
     "dictionaries": Configuration(Named, Dictionaries, optimizers=("adamw",)),
