@@ -3,49 +3,54 @@
     python benchmarks/bench_checkpoint.py
     python benchmarks/bench_checkpoint.py --folder /data/runs --megabytes 4000 --rounds 9
 
-The state is that of a model and an optimizer with as much state as parameters (SGD with momentum). The disk's rate is
-that of `dd if=/dev/zero conv=fsync bs=1M` into the same folder. The two run in turns; a figure is the median of the
-rounds, with the smallest and the largest; the ratio is the median of the rounds' own ratios.
+The state is that of a model and an optimizer with as much state as parameters (SGD with momentum), in workers of
+`samegrad.launch`. The disk's rate is that of `dd if=/dev/zero conv=fsync bs=1M` into the same folder. The two run in
+turns; a figure is the median of the rounds, with the smallest and the largest; the ratio is the median of the rounds'
+own ratios. A first round, in which memory is fetched from the system, is left out.
 
-Held up is the time that `Trainer.save(wait=False)` takes, from its call to its return, once with nothing else to wait
-for; beside it stands the time to copy the same tensors into memory that is there already.
+Held up is how long `Trainer.save(wait=False)` takes from its call to its return; beside it stands the time to copy the
+same tensors into memory that is there already.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import platform
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
-from samegrad import Recipe, Trainer
+from samegrad import Recipe, Trainer, launch
 
 __all__ = ["main"]
 
+Found = dict[str, list[float]]
 _LAYERS = 20
+_WAYS: tuple[tuple[int, Literal["replicated", "owner"]], ...] = ((1, "replicated"), (2, "owner"))
 
 
-def _trainer(nbytes: int) -> Trainer:
+def _make_trainer(nbytes: int, update: Literal["replicated", "owner"]) -> Trainer:
     """A training with `nbytes` of state, half of it the optimizer's."""
-    width = int((nbytes / 2 / 4 / _LAYERS) ** 0.5)
+    width = max(int((nbytes / 2 / 4 / _LAYERS) ** 0.5), 2)
     model = nn.Sequential(*(nn.Linear(width, width) for _ in range(_LAYERS)))
 
-    def optimizer(parameters: object) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=1e-9, momentum=0.9)  # type: ignore[arg-type]
+    def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=1e-9, momentum=0.9)
 
-    trainer = Trainer(model, F.mse_loss, optimizer, Recipe(batch_size=1, shards=1))
-    trainer.step(torch.zeros(1, width), torch.zeros(1, width))
+    trainer = Trainer(model, F.mse_loss, optimizer, Recipe(batch_size=2, shards=2), update=update)
+    trainer.step(torch.zeros(2, width), torch.zeros(2, width))
     return trainer
 
 
@@ -64,9 +69,37 @@ def _dd(folder: Path, nbytes: int) -> float:
     return took
 
 
-def _tensors(trainer: Trainer) -> list[Tensor]:
-    state = (value for entry in trainer.optimizer.state.values() for value in entry.values())
-    return [*trainer.model.state_dict().values(), *(value for value in state if isinstance(value, Tensor))]
+def _measure(nbytes: int, rounds: int, update: Literal["replicated", "owner"], folder: Path) -> Found:
+    """In each worker: by name, one figure for each round; those of rank 0 count."""
+    trainer = _make_trainer(nbytes, update)
+    parameters = list(trainer.model.parameters())
+    copies = [torch.zeros_like(parameter) for parameter in parameters]
+    nbytes = 2 * sum(parameter.nbytes for parameter in parameters)
+    is_first = trainer.world.rank == 0
+
+    def save(wait: bool) -> float:
+        at = trainer.position
+        trainer.position = replace(at, steps=at.steps + 1)  # of the same step, the same tensors are not written again
+        return _seconds(lambda: trainer.save(folder, keep=1, wait=wait))
+
+    def copy() -> None:
+        with torch.no_grad():
+            for _ in range(2):
+                for there, here in zip(copies, parameters, strict=True):
+                    there.copy_(here)
+
+    found: Found = {name: [] for name in ("disk", "save", "ratio", "held up", "copy")}
+    for _ in range(rounds + 1):
+        disk = _dd(folder, nbytes) if is_first else 1.0
+        trainer.world.group.gather(b"", "the other rank is done with the disk")
+        saved = save(wait=True)
+        held_up = save(wait=False)
+        save(wait=True)  # which also waits for the one before
+        for name, value in (("disk", nbytes / disk / 1e6), ("save", nbytes / saved / 1e6), ("ratio", disk / saved)):
+            found[name].append(value)
+        found["held up"].append(held_up * 1e3)
+        found["copy"].append(_seconds(copy) * 1e3)
+    return {name: values[1:] for name, values in found.items()}
 
 
 def _line(name: str, values: list[float], unit: str) -> None:
@@ -80,34 +113,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--megabytes", type=float, default=1000.0)
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args(arguments)
-    trainer = _trainer(int(options.megabytes * 1e6))
-    tensors = _tensors(trainer)
-    copies = [tensor.clone() for tensor in tensors]
-    nbytes = sum(tensor.nbytes for tensor in tensors)
-    found: dict[str, list[float]] = {name: [] for name in ("disk", "save", "ratio", "held up", "copy")}
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        folder = Path(name)
-        for _ in range(options.rounds):
-            disk = _dd(folder, nbytes)
-            save = _seconds(lambda: trainer.save(folder / "run", keep=1))
-            shutil.rmtree(folder / "run")  # else the same step with the same tensors is not written again
-            held_up = _seconds(lambda: trainer.save(folder / "other", keep=1, wait=False))
-            trainer.save(folder / "end")  # which waits for it
-            for place in ("other", "end"):
-                shutil.rmtree(folder / place)
-            copy = _seconds(lambda: [into.copy_(tensor) for into, tensor in zip(copies, tensors, strict=True)])
-            for kind, value in (("disk", nbytes / disk / 1e6), ("save", nbytes / save / 1e6), ("ratio", disk / save)):
-                found[kind].append(value)
-            found["held up"].append(held_up * 1e3)
-            found["copy"].append(copy * 1e3)
     cores = len(os.sched_getaffinity(0))
     print(f"{platform.machine()}, {cores} cores, Python {platform.python_version()}, torch {torch.__version__}")
-    print(f"{nbytes / 1e6:.0f} MB of state, {options.rounds} rounds{'':24s}median            min - max")
-    _line("dd with fsync", found["disk"], "MB/s")
-    _line("Trainer.save: copy, checksums, fsync, names", found["save"], "MB/s")
-    _line("  of what dd does", found["ratio"], "")
-    _line("training is held up for", found["held up"], "ms")
-    _line("the same bytes copied within memory", found["copy"], "ms")
+    print(f"{options.megabytes:g} MB of state, {options.rounds} rounds{'':25s}median            min - max")
+    for workers, update in _WAYS:
+        with tempfile.TemporaryDirectory(dir=options.folder) as name:
+            nbytes = int(options.megabytes * 1e6)
+            work = functools.partial(_measure, nbytes, options.rounds, update, Path(name))
+            found = launch(work, devices=f"cpu:{workers}")
+        print(f"k={workers}, {update}")
+        _line("  dd with fsync", found["disk"], "MB/s")
+        _line("  Trainer.save, until all is on the disk", found["save"], "MB/s")
+        _line("    of what dd does", found["ratio"], "")
+        _line("  training is held up by saving for", found["held up"], "ms")
+        _line("  the same bytes copied within memory", found["copy"], "ms")
     return 0
 
 

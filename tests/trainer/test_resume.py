@@ -230,6 +230,15 @@ def test_a_loop_of_ones_own_is_saved_and_resumed(tmp_path: Path) -> None:
     assert resumed.fingerprint() == whole.fingerprint()
 
 
+def test_saves_that_are_not_waited_for_follow_each_other(tmp_path: Path) -> None:
+    trainer = make()
+    for wait in [False] * 20 + [True]:
+        trainer.save(tmp_path, wait=wait)  # the one before gives the folder back in time
+    resumed = make(seed=2)
+    resumed.resume(tmp_path)
+    assert resumed.fingerprint() == trainer.fingerprint()
+
+
 def test_a_callback_may_save_elsewhere(tmp_path: Path) -> None:
     trainer = make()
 

@@ -88,11 +88,12 @@ def described(
 
 
 def collect(
-    record: dict[str, Any], tensors: Mapping[str, Tensor], host: SharedMemoryGroup
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    record: dict[str, Any], tensors: Mapping[str, Tensor], host: SharedMemoryGroup, memory: Tensor | None
+) -> tuple[dict[str, Any], dict[str, Tensor], Tensor]:
     """What `described` gave on every rank, put together on rank 0 (elsewhere nothing of use is returned).
 
-    The tensors lie in memory that is only used for this.
+    memory: what the last call returned, whose tensors are then not valid any more; it is used again, since to get new
+    memory takes longer than to copy into it. The tensors lie in the memory that is returned.
     """
     shapes = [(name, list(tensor.shape), str(tensor.dtype), tensor.nbytes) for name, tensor in tensors.items()]
     found = [json.loads(text) for text in host.gather(json.dumps([record["state"], shapes]).encode(), _SAVING)]
@@ -102,7 +103,8 @@ def collect(
         for name, shape, kind, nbytes in rows:
             places.append((rank, name, shape, getattr(torch, kind.removeprefix("torch.")), end, nbytes))
             end += -(-nbytes // ALIGNMENT) * ALIGNMENT
-    memory = host.share(max(end, 1), _SAVING)
+    if memory is None or memory.numel() != end:
+        memory = host.share(max(end, 1), _SAVING)
     gathered: dict[str, Tensor] = {}
     for rank, name, shape, dtype, start, nbytes in places:
         place = memory[start : start + nbytes].view(dtype).view(shape)
@@ -112,7 +114,7 @@ def collect(
             gathered[name] = place
     host.counters.barrier(_SAVING)
     states = {key: value for state, _ in found for key, value in state.items()}
-    return {**record, "state": dict(sorted(states.items(), key=lambda item: int(item[0])))}, gathered
+    return {**record, "state": dict(sorted(states.items(), key=lambda item: int(item[0])))}, gathered, memory
 
 
 @dataclass(frozen=True, slots=True)

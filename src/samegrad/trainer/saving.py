@@ -48,6 +48,7 @@ class Writer:
     """Writes the checkpoints of one training, one at a time, in a thread; on rank 0, which alone has any."""
 
     def __init__(self) -> None:
+        self._thread: ThreadPoolExecutor | None = None
         self._at_work: Future[SaveReport] | None = None
         self._on_save: OnSave | None = None
         self._folder: Path | None = None  # that is locked
@@ -84,9 +85,9 @@ class Writer:
     def start(self, folder: Path, snapshot: Snapshot, keep: int, copy_seconds: float) -> None:
         """Begins to write `snapshot`, after what is being written."""
         self.flush()
-        thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._at_work = thread.submit(_write, folder, snapshot, keep, copy_seconds)
-        thread.shutdown(wait=False)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._at_work = self._thread.submit(_write, folder, snapshot, keep, copy_seconds)
+        self._thread.shutdown(wait=False)
 
     def check(self) -> None:
         """Tells `on_save` of a checkpoint that is complete by now; raises the OutputError of one that failed."""
@@ -96,7 +97,8 @@ class Writer:
     def flush(self) -> None:
         """`check`, but waits for it."""
         at_work, self._at_work = self._at_work, None
-        if at_work is not None:
+        if at_work is not None and self._thread is not None:
+            self._thread.shutdown()  # the folder is given back a little after the result is there
             report = at_work.result()
             if self._on_save is not None:
                 self._on_save(report)

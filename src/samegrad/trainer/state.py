@@ -49,9 +49,10 @@ class TrainingState:
     world: World
     own: set[int] | None
     remembered: dict[str, Remembered] = field(default_factory=dict)
+    _memory: Tensor | None = None
 
     def snapshot(self, position: Position, copied: bool) -> Snapshot | None:
-        """The state, on rank 0; None elsewhere. All ranks call it.
+        """The state, on rank 0; None elsewhere. All ranks call it, when rank 0 is done with the last snapshot.
 
         copied: whether it stays as it is while training goes on; if not, nobody may change anything before the snapshot
         is done with. Copying is what takes time.
@@ -64,7 +65,7 @@ class TrainingState:
         if self.own is None or self.world.host is None:
             state = {name: own_memory(tensor) for name, tensor in parts.items()}
         else:
-            optimizer, state = optimizer_state.collect(optimizer, parts, self.world.host)
+            optimizer, state, self._memory = optimizer_state.collect(optimizer, parts, self.world.host, self._memory)
             if self.world.rank != 0:
                 return None
         others: dict[str, Tensor] = {}
