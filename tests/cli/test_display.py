@@ -99,6 +99,7 @@ def test_the_header_says_what_became_of_the_rate(
     ("changed", "part"),
     [
         ({"shard_cost": None}, "was not measured: one minibatch takes long"),
+        ({"shard_cost": None, "steps_done": 5}, "8: 4 on each device, 2 subtrees exchanged per step training sgd"),
         ({"shards_by_rank": [3, 3, 2], "subtrees_by_rank": [2, 2, 1]}, "8: 3 + 3 + 2 on the devices, 5 subtrees"),
         ({"devices": ["cpu"], "shards_by_rank": [8], "subtrees_by_rank": [1]}, "8 on one device, nothing to exchange"),
         ({"devices": ["cuda:0", "cuda:1"]}, "2 workers: cuda:0, cuda:1; update"),

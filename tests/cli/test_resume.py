@@ -60,12 +60,12 @@ def fingerprint() -> str:
     return str(json.loads(ended.stdout)["fingerprint"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "loader_workers"), [(signal.SIGINT, 0), (signal.SIGTERM, 1)])
 def test_a_run_that_is_stopped_goes_on_with_the_same_result(
-    number: signal.Signals, fingerprint: str, tmp_path: Path
+    number: signal.Signals, loader_workers: int, fingerprint: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "the run"
-    stopped = start_and_signal(out, number)
+    stopped = start_and_signal(out, number, "--loader-workers", loader_workers)
     assert stopped.returncode == 128 + number
     steps = read_record(latest(out))["position"]["steps"]
     assert 32 < steps < 4 * 32

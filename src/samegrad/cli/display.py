@@ -124,6 +124,8 @@ def _shards_text(record: dict[str, Any]) -> str:
         where = f"{by_rank[0]} on each device" if even else f"{' + '.join(map(str, by_rank))} on the devices"
         text = f"{record['shards']}: {where}, {subtrees} subtrees exchanged per step"
     cost = record["shard_cost"]
+    if cost is None and record["steps_done"]:
+        return text
     if cost is None:
         why = "it would have to be compiled" if record["compile"] else "one minibatch takes long"
         return f"{text}. What cutting costs was not measured: {why}"

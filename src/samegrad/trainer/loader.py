@@ -188,6 +188,8 @@ def _unpickled(pickled: bytes, dtype: torch.dtype) -> _Reading:
 
 def _begin(parent: int | None, _: int) -> None:
     """Called in a loader worker when it starts; parent: the process that forked it, None if that is a fork server."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole job: its rank may still want a minibatch
+        signal.signal(number, signal.SIG_IGN)
     die_with_parent(os.getppid() if parent is None else parent)
 
 

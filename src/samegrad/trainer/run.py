@@ -206,7 +206,8 @@ def _header(job: TrainJob, trainer: Trainer, split: data.Split) -> dict[str, Any
         "gradient_bytes": sum(parameter.nbytes for parameter in parameters),
         "shards_by_rank": [len(part) for part in trainer.cut],
         "subtrees_by_rank": [len(subtrees(part, job.shards)) for part in trainer.cut],
-        "shard_cost": shard_cost(trainer, F.cross_entropy, split.train),
+        # Who resumes has been told, and wants to go on.
+        "shard_cost": None if job.resume is not None else shard_cost(trainer, F.cross_entropy, split.train),
     }
 
 
