@@ -91,7 +91,7 @@ def test_outputs_come_in_the_order_of_the_data_each_once(examples: int) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("ranks", [3, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (2, 5))])
 def test_all_ranks_get_all_outputs(ranks: int) -> None:
     """Also where there are fewer units than ranks: of 8 examples each."""
 
