@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from samegrad.errors import ConfigurationError, DeviceUnavailable
 from samegrad.parallel import allreduce, devices, replicate_parameters, split_batch
+from samegrad.schedules import ALGORITHMS, build, pipelined
 from samegrad.shards import tree_sum
 
 
@@ -153,3 +154,36 @@ def test_two_devices_train_like_one() -> None:
             for a, b, first in zip(parameters, alone, copies[0], strict=True):
                 assert torch.equal(a, first)
                 torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_allreduce_by_every_algorithm(name: str) -> None:
+    for count in range(1, 10):
+        drawn = torch.Generator().manual_seed(count)
+        tensors = [torch.randn(5, 3, generator=drawn).t() for _ in range(count)]
+        again = [tensor.clone() for tensor in tensors]
+        allreduce(tensors, name)
+        allreduce(again)
+        assert len({tensor.contiguous().numpy().tobytes() for tensor in tensors}) == 1
+        if ALGORITHMS[name].follows_tree:
+            assert torch.equal(tensors[0], again[0])
+        torch.testing.assert_close(tensors[0], again[0], rtol=1e-5, atol=1e-5)
+
+
+def test_allreduce_by_a_schedule() -> None:
+    tensors = [torch.full((4,), float(number)) for number in range(3)]
+    allreduce(tensors, pipelined(build("ring", 3), 2))
+    assert [tensor.tolist() for tensor in tensors] == [[3.0] * 4] * 3
+
+
+def test_allreduce_by_what_does_not_fit() -> None:
+    tensors = [torch.ones(2) for _ in range(3)]
+    with pytest.raises(ConfigurationError, match="there is no algorithm 'rnig'; did you mean 'ring'"):
+        allreduce(tensors, "rnig")
+    with pytest.raises(ConfigurationError, match="the schedule ring is for 4 tensors; got 3"):
+        allreduce(tensors, build("ring", 4))
+    with pytest.raises(
+        ConfigurationError, match="expected an all-reduce of one leaf for each rank; got ring, all-gather"
+    ):
+        allreduce(tensors, build("ring", 3, collective="all-gather"))
+    assert [tensor.tolist() for tensor in tensors] == [[1.0, 1.0]] * 3
