@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.schedules.cuts import cuts_of
 from torch import Tensor
 
 from samegrad.errors import ConfigurationError
 from samegrad.executors import local_tree_sum
 from samegrad.executors.cells import run_on_tensors
 from samegrad.schedules import ALGORITHMS, Collective, Cut, build, build_for, pipelined, striped
-from tests.schedules.cuts import cuts_of
 
 DTYPES = [
     torch.float64,
