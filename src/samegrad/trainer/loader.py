@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import threading
@@ -21,15 +21,16 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data._utils import signal_handling
 
-from samegrad.errors import ConfigurationError, DataError, LoaderDied
+from samegrad.errors import ConfigurationError, DataError, LoaderDied, SamegradError
 from samegrad.trainer.loading import Loading
 from samegrad.workers import pickling
 from samegrad.workers.parent import die_with_parent
 
 __all__ = ["Loader"]
 
-_POLL_S = 1.0  # how often it is looked whether a loader worker has died, where no signal tells
+_POLL_S = 0.5  # how often it is looked whether a loader worker has died
 _GRACE_S = 0.5  # between asking loader workers to end and killing them
 
 
@@ -66,14 +67,13 @@ class Loader:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Ends the processes. If it was the death of one that was raised, wherever that was, raises LoaderDied."""
-        dead = self._dead()
+        """Ends the processes. Where `error` came from the death of one, raises LoaderDied."""
+        dead = self._dead(error)
         self._end()
-        if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):
+        if dead:
             raise LoaderDied(
-                f"rank {self._rank}: {dead or str(error).strip()}. If the memory of the machine ran out, use fewer "
-                f"loader workers or a smaller prefetch; if it was a bus error, make /dev/shm larger, through which "
-                f"they hand tensors over",
+                f"rank {self._rank}: {dead}. If the memory of the machine ran out, use fewer loader workers or a "
+                f"smaller prefetch; if it was a bus error, make /dev/shm larger, through which they hand tensors over",
                 rank=self._rank,
             ) from error
 
@@ -84,6 +84,11 @@ class Loader:
             # From Python 3.12: that a process with threads forks. See docs/data.md about this.
             warnings.filterwarnings("ignore", ".*use of fork.*", DeprecationWarning)
             self._iterator = iter(self._loader)
+        if self._iterator._worker_pids_set:
+            # Else a signal handler of torch's raises the death of one in the middle of anything, and leaves that half
+            # done: gradients switched off for good, say. `_next` finds out in time.
+            signal_handling._remove_worker_pids(id(self._iterator))  # type: ignore[attr-defined]
+            self._iterator._worker_pids_set = False
         while True:
             try:
                 result = self._next()
@@ -111,14 +116,25 @@ class Loader:
                         f"survive a fork, use Loading(start='forkserver')"
                     ) from None
 
-    def _dead(self) -> str:
-        """Which loader workers have died, and how."""
-        workers = self._iterator._workers if self._iterator is not None else []
+    def _dead(self, error: BaseException | None) -> str:
+        """Which loader workers have died, and how, if `error` says so: "" if not.
+
+        Either torch has missed one, or what was just being received broke off.
+        """
+        is_told = isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")
+        is_cut = isinstance(error, OSError | EOFError) and not isinstance(error, SamegradError)
+        if self._iterator is None or not (is_told or is_cut):
+            return ""
+        workers = self._iterator._workers
+        ended = multiprocessing.connection.wait([worker.sentinel for worker in workers], _GRACE_S)
+        for worker in workers:
+            if worker.sentinel in ended:
+                worker.join(_GRACE_S)  # a process closes its files before it can be asked how it ended
         return "; ".join(
-            f"loader worker {number} of {len(workers)} (process {worker.pid}) {_ending(worker.exitcode)}"
+            f"loader worker {number} of {len(workers)} (process {worker.pid}) {_ending(worker.exitcode, error)}"
             for number, worker in enumerate(workers)
-            if worker.exitcode is not None
-        )
+            if worker.sentinel in ended
+        ) or (str(error).strip() if is_told else "")
 
     def _end(self) -> None:
         iterator, self._iterator, self._loader._iterator = self._iterator, None, None
@@ -126,13 +142,10 @@ class Loader:
             return
         ending = threading.Thread(target=iterator._shutdown_workers, daemon=True)  # may wait for what is being read
         ending.start()
-        for wait in (
-            lambda: ending.join(_GRACE_S),
-            *(w.kill for w in iterator._workers),
-            lambda: ending.join(_GRACE_S),
-        ):
-            with contextlib.suppress(RuntimeError):  # a signal tells of each one that was killed
-                wait()
+        ending.join(_GRACE_S)
+        for worker in iterator._workers:
+            worker.kill()
+        ending.join(_GRACE_S)
 
 
 class _Tasks(Sampler[Any]):
@@ -197,7 +210,9 @@ def _unchanged(value: Any) -> Any:
     return value
 
 
-def _ending(exit_code: int) -> str:
+def _ending(exit_code: int | None, error: BaseException | None) -> str:
+    if exit_code is None:  # what asked for it was interrupted by the signal, and it is told only once
+        return f"has died ({str(error).strip() or type(error).__name__})"
     if exit_code < 0:
         with contextlib.suppress(ValueError):
             return f"was killed by {signal.Signals(-exit_code).name}"
