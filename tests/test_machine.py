@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from samegrad.machine import available_memory, usable_cores
+from samegrad.machine import available_memory, memory_peak, usable_cores
 
 MIB = 1 << 20
 
@@ -96,3 +96,12 @@ def test_this_process(tmp_path: Path) -> None:
     assert 1 <= usable_cores() <= len(os.sched_getaffinity(0))
     assert 0 < available_memory() <= psutil.virtual_memory().total
     assert usable_cores(tmp_path, tmp_path / "not there") == len(os.sched_getaffinity(0))
+
+
+def test_the_peak_of_memory_is_kept_after_it_is_freed_and_begins_anew() -> None:
+    before = memory_peak(anew=True)
+    taken = bytearray(b"1") * (1 << 26)
+    del taken
+    after = memory_peak()
+    assert before + (1 << 26) <= after + (1 << 22)
+    assert memory_peak(anew=True) <= after - (1 << 25)

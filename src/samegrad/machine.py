@@ -6,13 +6,14 @@ those of a process are the smallest on the way from its own group to the root. P
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
-__all__ = ["available_memory", "usable_cores"]
+__all__ = ["available_memory", "memory_peak", "usable_cores"]
 
 _CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -49,6 +50,21 @@ def available_memory(cgroups: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -
             if limits and usage:
                 available = min(available, limits[0] - usage[0] + _statistic(folder, cache))  # files can be dropped
     return max(available, 0)
+
+
+def memory_peak(anew: bool = False) -> int:
+    """The most bytes of memory that this process has held at a time; 0 where the system does not tell.
+
+    anew: it is what the process holds now that counts from here on, where the system can forget the peak.
+    """
+    if anew:
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def _folders(controller: str, cgroups: Path, membership: Path) -> Iterator[Path]:

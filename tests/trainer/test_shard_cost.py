@@ -80,3 +80,53 @@ def test_the_figure_is_the_ratio_of_the_times(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
     assert shard_cost(make_trainer(), steady, make_data(), budget_s=1e6) == pytest.approx(4 / 3)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+)
+def test_what_does_not_fit_in_one_piece_is_not_measured(error: Exception) -> None:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        if len(target) == 20:
+            raise error
+        return F.cross_entropy(output, target)
+
+    trainer = make_trainer()
+    before = trainer.fingerprint()
+    assert shard_cost(trainer, loss, make_data(), budget_s=1e6) is None
+    assert trainer.fingerprint() == before
+    assert all(parameter.grad is None for parameter in trainer.model.parameters())
+
+
+def test_another_failure_is_one() -> None:
+    def loss(_: Tensor, __: Tensor) -> Tensor:
+        raise RuntimeError("shapes do not match")
+
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        shard_cost(make_trainer(), loss, make_data())
+
+
+@pytest.mark.parametrize(("available", "is_measured"), [(4 * 1000 - 1, False), (4 * 1000, True)])
+def test_on_the_cpu_one_piece_is_computed_only_if_it_will_fit(
+    available: int, is_measured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer()
+    gradients = sum(parameter.nbytes for parameter in trainer.model.parameters())
+    largest = 0
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        nonlocal largest
+        largest = max(largest, len(target))
+        return F.cross_entropy(output, target)
+
+    # One of four shards has taken 1000 bytes, and the gradients.
+    place = "samegrad.trainer.shard_cost"
+    monkeypatch.setattr(f"{place}.memory_peak", lambda anew=False: 7 if anew else 7 + gradients + 1000)
+    monkeypatch.setattr(f"{place}.available_memory", lambda: available)
+    cost = shard_cost(trainer, loss, make_data(), budget_s=1e6)
+    assert (cost is not None, largest) == (is_measured, 20 if is_measured else 5)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from samegrad.machine import available_memory, memory_peak
 from samegrad.parallel.buffers import KeptBuffers
 from samegrad.parallel.execution import as_recipe_says
 from samegrad.shards import even
@@ -34,10 +35,21 @@ def shard_cost(
 ) -> float | None:
     """How many times as long the shards of this rank take as the same examples in one piece; None if not measured.
 
-    It is not measured where that would take longer than about `budget_s` seconds, or would have to be compiled. The
-    model is afterwards as it was, bit for bit, and without gradients. The global generators are not put back: every
-    shard seeds them anyway.
+    It is not measured where that would take longer than about `budget_s` seconds, would have to be compiled, or where
+    the one piece does not fit into memory. The model is afterwards as it was, bit for bit, and without gradients. The
+    global generators are not put back: every shard seeds them anyway.
     """
+    try:
+        return _measured(trainer, loss, dataset, budget_s)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+    if trainer.device.type == "cuda":
+        torch.cuda.empty_cache()  # of pieces in sizes that training does not need
+    return None
+
+
+def _measured(trainer: Trainer, loss: Callable[[Any, Any], Tensor], dataset: Any, budget_s: float) -> float | None:
     recipe, device, held = trainer.recipe, trainer.device, trainer.cut[trainer.world.rank]
     count = min(recipe.batch_size, dataset_length(dataset))
     parts = [part for part in even(count, recipe.shards)[held.start : held.stop] if part]
@@ -60,17 +72,30 @@ def shard_cost(
         return time.perf_counter() - start
 
     with as_recipe_says(recipe, device), _put_back(trainer.model):
+        before = memory_peak(anew=True)
         probe = range(whole.start, min(whole.start + _PROBE, whole.stop))
         compute([probe])  # the first time, libraries set themselves up
         if compute([probe]) / len(probe) * len(parts[0]) > budget_s:
             return None
         estimate_s = 2 * len(parts) * compute(parts[:1])
+        if device.type == "cpu" and _one_piece(trainer.model, memory_peak() - before, len(parts)) > available_memory():
+            return None  # it would not fail, but swap, or be killed
         rounds = min(int(budget_s / estimate_s), _ROUNDS)
         if rounds < 1:
             return None
         times = [(compute(parts), compute([whole])) for _ in range(rounds)]
     counted = times[1:] or times  # the first also pays for setting up
     return statistics.median(cut for cut, _ in counted) / statistics.median(uncut for _, uncut in counted)
+
+
+def _one_piece(model: nn.Module, growth: int, parts: int) -> int:
+    """Bytes that `parts` shards take in one piece, if one takes `growth`, of which gradients are there once only."""
+    return max(growth - sum(parameter.nbytes for parameter in model.parameters()), 0) * parts
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether it is; torch has a type for that on GPUs only."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 @contextlib.contextmanager
