@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from samegrad.files import check_writable, write_atomically
+from samegrad.files import FolderLock, check_writable, is_locked, write_atomically
 
 
 def test_a_file_is_written_and_replaced_whole(tmp_path: Path) -> None:
@@ -100,3 +100,30 @@ def test_a_folder_below_a_file_is_not_writable(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OSError, match="file"):
         check_writable(tmp_path / "file" / "out")
+
+
+def test_a_lock_is_seen_while_it_is_held(tmp_path: Path) -> None:
+    assert not is_locked(tmp_path)
+    lock = FolderLock(tmp_path)
+    assert is_locked(tmp_path)
+    lock.release()
+    assert not is_locked(tmp_path)
+
+
+@pytest.mark.parametrize(("device", "locked"), [("{major:02x}:{minor:02x}", True), ("{minor:02x}:{major:02x}", False)])
+def test_a_lock_of_the_same_number_on_another_file_system_does_not_count(
+    device: str, locked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FolderLock(tmp_path).release()
+    file = (tmp_path / ".lock").stat()
+    assert os.major(file.st_dev) != os.minor(file.st_dev)
+    where = device.format(major=os.major(file.st_dev), minor=os.minor(file.st_dev))
+    read_text = Path.read_text
+
+    def read(self: Path, encoding: str | None = None, errors: str | None = None) -> str:
+        if self == Path("/proc/locks"):
+            return f"1: FLOCK  ADVISORY  WRITE 32420 {where}:{file.st_ino} 0 EOF\n"
+        return read_text(self, encoding, errors)
+
+    monkeypatch.setattr(Path, "read_text", read)
+    assert is_locked(tmp_path) is locked

@@ -127,12 +127,28 @@ def is_locked(folder: Path) -> bool:
     Says no where the system does not tell: for a process on another host, or in another container.
     """
     try:
-        inode = (folder / _LOCK).stat().st_ino
+        descriptor = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            file = f"{_device(descriptor)}:{os.fstat(descriptor).st_ino}"
+        finally:
+            os.close(descriptor)
         locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:
         return False
     fields = (line.split() for line in locks)  # 1: FLOCK ADVISORY WRITE pid major:minor:inode start end
-    return any(words[1] == "FLOCK" and words[5].endswith(f":{inode}") for words in fields if len(words) == 8)
+    return any(words[1] == "FLOCK" and words[5] == file for words in fields if len(words) == 8)
+
+
+def _device(descriptor: int) -> str:
+    """That of the file system of an open file, as /proc/locks has it: `stat` says another one on some (btrfs)."""
+    about = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii").splitlines()
+    mount = next((line.split()[1] for line in about if line.startswith("mnt_id:")), "")
+    mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    number = next((words[2] for words in map(str.split, mounts) if words[0] == mount), None)
+    if number is None:
+        device = os.fstat(descriptor).st_dev
+        number = f"{os.major(device)}:{os.minor(device)}"
+    return ":".join(f"{int(part):02x}" for part in number.split(":"))
 
 
 def _part_of(path: Path) -> Path:
