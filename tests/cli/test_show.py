@@ -35,11 +35,14 @@ def test_one_run_is_a_list_of_facts(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert " ".join(line).split() in [" ".join(found).split() for found in lines]
 
 
-def test_several_are_a_table_of_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_are_a_table_of_what_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a long path would be folded
     folders = [
-        make(tmp_path / "[red]a", records(3), report(3)),
-        make(tmp_path / "b", records(3), report(3, devices=["cpu"])),
-        make(tmp_path / "c", records(2, test_loss=None, test_accuracy=None)),
+        make(Path() / "[red]a", records(3), report(3)),
+        make(Path() / "b", records(3), report(3, devices=["cpu"])),
+        make(Path() / "c", records(2, test_loss=None, test_accuracy=None)),
     ]
     code, out, err = show(capsys, *folders)
     assert (code, err) == (0, "")

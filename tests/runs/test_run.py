@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,11 @@ def test_the_checkpoint_tells_what_is_trained(tmp_path: Path) -> None:
         '{"epoch": 2, "train_loss": "low"}',
         '{"epoch": 2, "train_loss": NaN}',
         '{"epoch": 2, "seconds": [1]}',
+        '{"epoch": 2, "seconds": -1}',
+        '{"epoch": 2, "train_loss": 1e300}',
+        '{"epoch": 2, "lr": NaN}',
+        pytest.param('{"epoch": 2, "train_loss": 1' + "0" * 400 + "}", id="a loss of 400 digits"),
+        pytest.param('{"epoch": 1' + "0" * 400 + "}", id="an epoch of 400 digits"),
         "[" * 100_000,
         "\x00",
     ],
@@ -98,7 +104,19 @@ def test_damaged_lines_are_left_out_and_noted(line: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "changed", [{"fingerprint": 3}, {"epochs": "4"}, {"devices": "cpu"}, {"train_loss": "x"}, {"lr": []}]
+    "changed",
+    [
+        {"fingerprint": 3},
+        {"epochs": "4"},
+        {"devices": "cpu"},
+        {"train_loss": "x"},
+        {"lr": []},
+        {"scaled_lr": "0.4"},
+        {"examples": "many"},
+        {"batch_size": float("nan")},
+        {"model": "\ud800"},
+        pytest.param({"lr": 10**400}, id="400 digits"),
+    ],
 )
 def test_a_report_that_is_none_is_left_out_and_noted(changed: dict[str, Any], tmp_path: Path) -> None:
     run = read_run(make(tmp_path, records(2), report(2, **changed)))
@@ -113,6 +131,21 @@ def test_other_damage_is_noted_too(tmp_path: Path) -> None:
     report_note, record_note = read_run(tmp_path).notes
     assert "report.json: cannot be read and is left out" in report_note
     assert "checkpoint-00000004.json: cannot be read and is left out" in record_note
+
+
+def test_a_job_with_other_values_is_noted(tmp_path: Path) -> None:
+    write_record(tmp_path, 4, job={**TrainJob().lasting(), "lr": "high"})
+    (note,) = read_run(tmp_path).notes
+    assert "checkpoint-00000004.json: cannot be read and is left out" in note
+    assert "expected a job of samegrad train; got one with other values" in note
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    make(tmp_path, None, report(2))
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    run = read_run(tmp_path)
+    assert (run.state, run.epochs) == ("finished", ())
+    assert "metrics.jsonl is no file" in run.notes[0]
 
 
 def test_what_is_no_run_is_an_error(tmp_path: Path) -> None:

@@ -4,13 +4,15 @@ import dataclasses
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from samegrad import models
 from samegrad.errors import ConfigurationError
-from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, TrainJob
+from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, TrainJob, remembered_job
+from samegrad.trainer.packing import pack
 
 
 def test_the_names_of_models_are_those_of_the_table() -> None:
@@ -73,3 +75,33 @@ def test_the_launching_process_needs_nothing_heavy() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout.strip()) == (0, "[]"), run.stderr
+
+
+def recorded(**fields: Any) -> dict[str, Any]:
+    packed = pack({**TrainJob().lasting(), **fields}, "job", lambda *_: None)
+    return {"remembered": {"job": packed}, "samegrad_version": "9.0"}
+
+
+def test_a_job_is_taken_up_from_its_checkpoint() -> None:
+    path = Path("runs") / "checkpoint-00000004.json"
+    assert remembered_job(recorded(epochs=3), path) == TrainJob(epochs=3, out="runs", resume=str(path))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"momentum": 0.9, "beta": 1}, r"c\.json: expected a job .* also has beta, momentum, .* by samegrad 9\.0"),
+        ({"lr": "high"}, r"c\.json: expected a job of samegrad train; got one with other values \(TypeError"),
+        ({"epochs": 0}, "--epochs: expected a whole number of at least 1; got 0"),
+    ],
+)
+def test_a_job_of_another_version_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        remembered_job(recorded(**fields), Path("c.json"))
+
+
+def test_what_is_no_job_is_refused() -> None:
+    cases: list[Any] = [None, [], {"dict": 3}, {"what": []}, {"dict": [[{"dict": []}, 1]]}]
+    for packed in cases:
+        with pytest.raises(ConfigurationError, match="expected a job of samegrad train"):
+            remembered_job({"remembered": {"job": packed}}, Path("c.json"))

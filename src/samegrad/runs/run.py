@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,14 +13,14 @@ from samegrad.errors import OutputError, SamegradError
 from samegrad.files import is_locked
 from samegrad.trainer.checkpoint_files import checkpoints
 from samegrad.trainer.checkpoint_record import read_record
-from samegrad.trainer.job import REMEMBERED, TrainJob
-from samegrad.trainer.packing import unpack
+from samegrad.trainer.job import REMEMBERED, remembered_job
 from samegrad.trainer.run_files import REPORT
 
 __all__ = ["Run", "State", "read_run"]
 
 State = Literal["finished", "running", "stopped"]
 
+_MOST = 1e100  # of a figure; with larger ones, sums and scales would become infinite
 _FIGURES = ("train_loss", "test_loss", "test_accuracy", "seconds", "samples_per_second")
 
 
@@ -136,35 +135,48 @@ def _read_epochs(path: Path, notes: list[str]) -> tuple[Mapping[str, Any], ...]:
 
 def _lines(path: Path, notes: list[str]) -> Iterator[str]:
     try:
-        yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
+        yield from _content(path).decode(errors="replace").splitlines()
     except FileNotFoundError:
         pass
     except OSError as error:
         notes.append(f"{path}: cannot be read: {error.strerror or error}")
 
 
+def _content(path: Path) -> bytes:
+    """All of the file; reading anything else, as a pipe, could take for ever."""
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is no file")
+    return path.read_bytes()
+
+
 def _is_record(record: object) -> bool:
     if not isinstance(record, dict) or not _is_count(record.get("epoch")):
         return False
-    return all(record.get(name) is None or _is_number(record[name]) for name in _FIGURES)
+    if not all(record.get(name) is None or _is_number(record[name]) for name in _FIGURES):
+        return False
+    return not (record.get("seconds") or 0) < 0 and _can_be_told(record)
 
 
 def _read_report(path: Path, notes: list[str]) -> Mapping[str, Any]:
     """The report, empty if there is none."""
     try:
-        report = json.loads(path.read_bytes())
+        report = json.loads(_content(path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         notes.append(f"{path}: cannot be read and is left out: {error}")
         return {}
-    figures = ("train_loss", "test_loss", "test_accuracy", "seconds_per_epoch", "samples_per_second", "lr")
+    figures = (
+        *("train_loss", "test_loss", "test_accuracy", "seconds_per_epoch", "samples_per_second"),
+        *("lr", "scaled_lr", "examples"),
+    )
     if (
         not isinstance(report, dict)
         or not isinstance(report.get("fingerprint"), str)
         or not _is_count(report.get("epochs"))
         or not all(report.get(name) is None or _is_number(report[name]) for name in figures)
         or not _is_list_of_names(report.get("devices", []))
+        or not _can_be_told(report)
     ):
         notes.append(f"{path}: is not the report of a run and is left out")
         return {}
@@ -184,23 +196,32 @@ def _job_of(record: Path, notes: list[str]) -> Mapping[str, Any]:
         document = read_record(record)
         if REMEMBERED not in document["remembered"]:
             return {name: document["recipe"][name] for name in ("batch_size", "shards", "seed", "threads")}
-        job = TrainJob(**unpack(document["remembered"][REMEMBERED]), out=str(record.parent), resume=str(record))
-    except (SamegradError, KeyError, TypeError, ValueError) as error:
+        job = remembered_job(document, record)
+        return {
+            **{name: value for name, value in job.lasting().items() if name not in ("data_dir", "save_every", "keep")},
+            "lr": job.learning_rate,
+            "scaled_lr": job.scaled_rate,
+        }
+    except (SamegradError, KeyError, TypeError, ValueError, OverflowError) as error:
         notes.append(f"{record}: cannot be read and is left out: {error}")
         return {}
-    return {
-        **{name: value for name, value in job.lasting().items() if name not in ("data_dir", "save_every", "keep")},
-        "lr": job.learning_rate,
-        "scaled_lr": job.scaled_rate,
-    }
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_MOST < value < _MOST
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 53
+
+
+def _can_be_told(document: object) -> bool:
+    """Whether it can be written again: Python also reads halves of characters, and NaN, which is no JSON."""
+    try:
+        json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _is_list_of_names(value: object) -> bool:

@@ -28,6 +28,7 @@ __all__ = [
     "SaveEvery",
     "TrainJob",
     "Update",
+    "remembered_job",
     "resumed_job",
     "run_train_job",
 ]
@@ -182,10 +183,34 @@ def resumed_job(place: str) -> tuple[TrainJob, Path]:
             f"--resume {place}: the checkpoint was written by a script, not by samegrad train; resume it there with "
             f"Trainer.resume"
         )
-    job = TrainJob(**unpack(record["remembered"][REMEMBERED]), out=str(path.parent), resume=str(path))
+    job = remembered_job(record, path)
     if record["position"]["epoch"] >= job.epochs:
         raise ConfigurationError(f"--resume {place}: all {job.epochs} epochs are done; nothing is left to do")
     return job, path.parent
+
+
+def remembered_job(record: Mapping[str, Any], path: Path) -> TrainJob:
+    """The job that `samegrad train` has put into the checkpoint `record`, read from `path`, to be taken up there.
+
+    Raises ConfigurationError for one that this version does not know.
+    """
+    from samegrad import __version__
+
+    try:
+        fields = unpack(record["remembered"][REMEMBERED])
+        unknown = sorted(set(fields) - set(_LASTING))
+        if not unknown:
+            return TrainJob(**fields, out=str(path.parent), resume=str(path))
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            f"{path}: expected a job of samegrad train; got one with other values ({type(error).__name__}: {error})"
+        ) from error
+    raise ConfigurationError(
+        f"{path}: expected a job with the fields of this samegrad ({__version__}); it also has "
+        f"{', '.join(unknown)}, written by samegrad {record['samegrad_version']}. Use that version of samegrad"
+    )
 
 
 def run_train_job(job: TrainJob) -> dict[str, Any]:
