@@ -139,6 +139,21 @@ def test_outputs_that_cannot_be_put_together_are_refused(call: Callable[[Any], A
         make(call=call).predict(TensorDataset(numbers(16)))
 
 
+@pytest.mark.parametrize("dtype", [torch.complex128, torch.complex64, torch.float8_e5m2, torch.uint16])
+def test_numbers_of_unusual_types_are_sent(dtype: torch.dtype) -> None:
+    X = numbers(20)
+    found = make(call=lambda x: (x.to(torch.complex128) * (1 + 2j)).conj() if dtype.is_complex else x.to(dtype))
+    expected = (X.to(torch.complex128) * (1 - 2j)) if dtype.is_complex else X.to(dtype)
+    assert torch.equal(found.predict(TensorDataset(X)).to(torch.complex128), expected.to(torch.complex128))
+
+
+@pytest.mark.parametrize("examples", [8, 16])
+def test_tensors_that_cannot_be_sent_are_refused_on_the_first_examples(examples: int) -> None:
+    """Those which every rank computes, so that all ranks say the same."""
+    with pytest.raises(TrainingError, match=r"a tensor of torch\.float32, torch\.sparse_coo, which ranks cannot send"):
+        make(call=lambda x: x.to_sparse()).predict(TensorDataset(numbers(examples)))
+
+
 def test_a_data_set_without_examples_is_refused() -> None:
     empty: list[Any] = [[], Stream(0)]
     for dataset in empty:

@@ -17,6 +17,9 @@ from samegrad.trainer.examples import as_inputs
 
 __all__ = ["predict"]
 
+_COMPLEX = " as pairs"  # ends the name of a tensor of complex128, which safetensors does not know
+_SENT = frozenset({*safetensors.torch._TYPES.values(), torch.complex128})
+
 
 def predict(evaluation: Evaluation, world: World, dataset: Any) -> Any:
     """The outputs of the model for all of `dataset`, on every rank; see `Trainer.predict`.
@@ -58,6 +61,11 @@ def _checked(found: list[Any], examples: int) -> list[Any]:
                 f"predict: for {examples} examples the model gave a tensor of shape {list(leaf.shape)}; each tensor in "
                 f"its output must hold one row per example, or have no dimensions"
             )
+        if isinstance(leaf, Tensor) and (leaf.dtype not in _SENT or leaf.layout is not torch.strided):
+            raise TrainingError(
+                f"predict: the model gave a tensor of {leaf.dtype}, {leaf.layout}, which ranks cannot send each other; "
+                f"have it return dense tensors of {', '.join(sorted(map(str, _SENT)))}"
+            )
     if not found:
         raise TrainingError("predict: there is no tensor with one row per example in the output of the model")
     return found
@@ -65,7 +73,14 @@ def _checked(found: list[Any], examples: int) -> list[Any]:
 
 def _to_bytes(found: list[Any]) -> bytes:
     """The lists as one line of JSON, then the tensors as safetensors."""
-    tensors = {str(place): leaf.contiguous() for place, leaf in enumerate(found) if isinstance(leaf, Tensor)}
+    tensors: dict[str, Tensor] = {}
+    for place, leaf in enumerate(found):
+        if isinstance(leaf, Tensor):
+            whole = leaf.resolve_conj().resolve_neg().contiguous()
+            if leaf.dtype == torch.complex128:
+                tensors[f"{place}{_COMPLEX}"] = torch.view_as_real(whole)
+            else:
+                tensors[str(place)] = whole
     lists = {str(place): leaf for place, leaf in enumerate(found) if isinstance(leaf, list)}
     try:
         text = json.dumps(lists).encode()
@@ -80,7 +95,10 @@ def _to_bytes(found: list[Any]) -> bytes:
 
 def _from_bytes(record: bytes, count: int) -> list[Any]:
     text, _, saved = record.partition(b"\n")
-    leaves = {**json.loads(text), **safetensors.torch.load(saved)}
+    leaves = json.loads(text)
+    for name, tensor in safetensors.torch.load(saved).items():
+        is_complex = name.endswith(_COMPLEX)
+        leaves[name.removesuffix(_COMPLEX)] = torch.view_as_complex(tensor) if is_complex else tensor
     if len(leaves) != count:
         raise TrainingError(
             f"predict: the outputs of the model differ in structure: {count} tensors and lists with one row per "
