@@ -38,7 +38,8 @@ class StoppedBySignal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            # One that was not installed from Python is None, and cannot be put back from Python.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._switch.__exit__()
 
     def _take(self, number: int, _: FrameType | None) -> None:
