@@ -177,6 +177,24 @@ def test_a_skipped_step_is_told_of_and_counts_neither_for_optimizer_nor_for_sche
     assert trainer.scheduler.last_epoch == 3
 
 
+@pytest.mark.parametrize(("shards", "skipped"), [(2, [False, False, False]), (1, [True, False, False])])
+def test_a_loss_in_fp16_itself_has_room_for_the_scale_of_a_shard(shards: int, skipped: list[bool]) -> None:
+    """Its gradient is the scale times the shard's part of the minibatch, and 65536 does not fit into fp16."""
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        found = (output - F.one_hot(target, output.shape[1])).abs().mean()
+        assert found.dtype == torch.float16
+        return found
+
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    reports: list[Any] = []
+    data = TensorDataset(torch.randn(12, 6), torch.randint(3, (12,)))
+    trainer = Trainer(model, loss, momentum, Recipe(4, shards=shards, precision="fp16"))
+    trainer.fit(data, on_step=reports.append)
+    assert [report.skipped for report in reports] == skipped
+
+
 def test_without_fp16_no_scale_is_reported() -> None:
     reports: list[Any] = []
     X, y = batches(1)[0]
