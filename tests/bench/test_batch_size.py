@@ -45,6 +45,10 @@ def test_what_gets_worse_and_better_again_does_not_count_as_close() -> None:
     assert "the rate as it is up to batch 256, the linear rule up to batch 1,024" in batch_size._shows(found)
 
 
+def test_the_batch_sizes_are_those_of_1_to_16_devices() -> None:
+    assert batch_size.BATCH_SIZES == (256, 512, 1024, 2048, 4096)
+
+
 def test_what_is_trained_is_what_the_command_line_trains() -> None:
     jobs = batch_size._jobs(replace(JOB, epochs=3), 2.0, (256, 1024))
     assert jobs[256, "none"] == jobs[256, "linear"] == jobs[256, "sqrt"]  # once

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from matplotlib.image import imread
 
+from samegrad.callbacks import curves
 from samegrad.callbacks.curves import Curves, draw_curves
 from samegrad.callbacks.metrics_file import MetricsFile
 from samegrad.callbacks.reports import EpochReport
@@ -30,6 +31,32 @@ def test_any_number_of_epochs_is_drawn(count: int, tmp_path: Path) -> None:
     assert image.shape[1] > 600
     assert 0.01 < (image[:, :, :3] < 0.9).any(axis=2).mean() < 0.3  # there are lines and text on white
     assert [entry.name for entry in tmp_path.iterdir()] == ["curves.png"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 100])
+def test_lines_axes_and_titles_can_be_read(count: int) -> None:
+    figure = curves._figure(records(count), "lenet on synthetic")
+    losses, accuracy = figure.axes
+    assert figure.get_suptitle() == "lenet on synthetic"
+    assert {line.get_label(): len(line.get_xydata()) for line in losses.lines} == {"train": count, "test": count}
+    assert [line.get_label() for line in accuracy.lines] == ["test"]
+    assert (losses.get_ylabel(), accuracy.get_ylabel()) == ("mean loss per example", "accuracy in %")
+    assert losses.get_title() == f"Loss at the end: train {2 / count:.3g}, test {2.2 / count:.3g}"
+    end = 100 * (1 - 0.9 / count)
+    assert accuracy.get_title() == f"Test accuracy: {end:.1f} % at the end, best {end:.1f} %"
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        legend = axes.get_legend()
+        assert legend is not None
+        assert [text.get_text() for text in legend.get_texts()] == [line.get_label() for line in axes.lines]
+        assert axes.get_xlabel() == "epoch"
+        first, last = axes.get_xlim()
+        ticks = [tick for tick in axes.get_xticks() if first <= tick <= last]
+        assert ticks
+        assert all(tick == int(tick) for tick in ticks)
+        low, high = axes.get_ylim()
+        assert len([tick for tick in axes.get_yticks() if low <= tick <= high]) >= 3
+        assert all(low <= value <= high for line in axes.lines for _, value in line.get_xydata())
 
 
 @pytest.mark.parametrize("loss", [0.0, None])
@@ -83,14 +110,14 @@ def test_curves_are_drawn_after_an_epoch_but_sparingly_and_at_the_end(
 
     monkeypatch.setattr("samegrad.callbacks.curves.draw_curves", draw)
     monkeypatch.setattr("time.monotonic", lambda: now)
-    metrics, curves = MetricsFile(tmp_path), Curves(tmp_path, "title")
+    metrics, drawer = MetricsFile(tmp_path), Curves(tmp_path, "title")
     for number in range(30):
         now += 1.0
         metrics.on_epoch(epoch(number))
-        curves.on_epoch(epoch(number))
+        drawer.on_epoch(epoch(number))
     assert drawn == [1, 21]  # a drawing takes a second, so the next one comes after twenty
-    curves.close()
-    curves.close()
+    drawer.close()
+    drawer.close()
     assert drawn == [1, 21, 30]
 
 

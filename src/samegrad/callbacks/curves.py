@@ -19,6 +19,7 @@ from samegrad.errors import OutputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["CURVES", "Curves", "draw_curves"]
 
@@ -70,6 +71,13 @@ def draw_curves(epochs: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
     Losses stand on one pair of axes, accuracy on another; without accuracies there is one pair.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    image = io.BytesIO()
+    FigureCanvasAgg(_figure(epochs, title)).print_png(image)  # type: ignore[no-untyped-call]
+    write_output(path, image.getvalue())
+
+
+def _figure(epochs: Sequence[Mapping[str, Any]], title: str) -> Figure:
     from matplotlib.figure import Figure
 
     numbers = [record["epoch"] for record in epochs]
@@ -91,9 +99,7 @@ def draw_curves(epochs: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
         axes.set(title=f"Test accuracy: {percent[-1]:.1f} % at the end, best {best:.1f} %", ylabel="accuracy in %")
         axes.set_ylim(*_percent_limits(percent))
     figure.suptitle(title, fontweight="bold")
-    image = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(image)  # type: ignore[no-untyped-call]
-    write_output(path, image.getvalue())
+    return figure
 
 
 def _number(value: float | None) -> float:
