@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import os
 import platform
 import statistics
@@ -112,21 +113,31 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=None, help="where to write; by default for temporary files")
     parser.add_argument("--megabytes", type=float, default=1000.0)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--preset", choices=["full", "tiny"], default="full")
+    parser.add_argument("--json", type=Path, help="also write all figures to this file")
     options = parser.parse_args(arguments)
+    if options.preset == "tiny":
+        options.megabytes, options.rounds = 2.0, 2
     cores = len(os.sched_getaffinity(0))
-    print(f"{platform.machine()}, {cores} cores, Python {platform.python_version()}, torch {torch.__version__}")
+    conditions = f"{platform.machine()}, {cores} cores, Python {platform.python_version()}, torch {torch.__version__}"
+    print(conditions)
+    results: dict[str, Found] = {}
     print(f"{options.megabytes:g} MB of state, {options.rounds} rounds{'':25s}median            min - max")
     for workers, update in _WAYS:
         with tempfile.TemporaryDirectory(dir=options.folder) as name:
             nbytes = int(options.megabytes * 1e6)
             work = functools.partial(_measure, nbytes, options.rounds, update, Path(name))
             found = launch(work, devices=f"cpu:{workers}")
+        results[f"k={workers}, {update}"] = found
         print(f"k={workers}, {update}")
         _line("  dd with fsync", found["disk"], "MB/s")
         _line("  Trainer.save, until all is on the disk", found["save"], "MB/s")
         _line("    of what dd does", found["ratio"], "")
         _line("  training is held up by saving for", found["held up"], "ms")
         _line("  the same bytes copied within memory", found["copy"], "ms")
+    if options.json:
+        conditions = f"{conditions}, {options.megabytes:g} MB of state"
+        options.json.write_text(json.dumps({"conditions": conditions, "results": results}, indent=1) + "\n")
     return 0
 
 

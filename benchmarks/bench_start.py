@@ -80,8 +80,12 @@ def _saved_run(model: str, folder: Path) -> Path:
     return out / "checkpoint-00000063.json"
 
 
-def _resume(checkpoint: Path, devices: str) -> float:
-    """What `samegrad train --resume` says itself: seconds from its own start to the end of the first step."""
+def _resume(saved: Callable[[], Path], devices: str) -> float:
+    """What `samegrad train --resume` says itself: seconds from its own start to the end of the first step.
+
+    saved: gives the checkpoint.
+    """
+    checkpoint = saved()
     with tempfile.TemporaryDirectory() as out:
         command = [sys.executable, "-m", "samegrad", "train", "--resume", str(checkpoint), "--out", out]
         return float(
@@ -100,7 +104,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the benchmark; 0 if it could."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--ways", default="", help="only ways whose name contains one of these words")
+    parser.add_argument("--preset", choices=["full", "tiny"], default="full")
+    parser.add_argument("--json", type=Path, help="also write all figures to this file")
     options = parser.parse_args(arguments)
+    if options.preset == "tiny":
+        options.rounds = 1
+    words = [word for word in options.ways.split(",") if word]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -111,17 +121,21 @@ def main(arguments: list[str] | None = None) -> int:
             "samegrad train --devices cpu:2": lambda: _train("cpu:2"),
         }
         for model in ("lenet", "resnet18"):
-            checkpoint = _saved_run(model, folder)
+            saved = functools.cache(functools.partial(_saved_run, model, folder))
             for devices in ("cpu:1", "cpu:2"):
-                ways[f"--resume {model} --devices {devices}"] = functools.partial(_resume, checkpoint, devices)
+                ways[f"--resume {model} --devices {devices}"] = functools.partial(_resume, saved, devices)
+        ways = {way: run for way, run in ways.items() if not words or any(word in way for word in words)}
         found: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(options.rounds):
             for way, run in ways.items():
                 found[way].append(run())
-    print(f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}")
+    conditions = f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}"
+    print(conditions)
     print(f"{'command to end of first step':34s} {'median':>8s}   {'min':>5s} - max")
     for way, seconds in found.items():
         print(f"{way:34s} {statistics.median(seconds):6.2f} s   {min(seconds):5.2f} - {max(seconds):.2f}")
+    if options.json:
+        options.json.write_text(json.dumps({"conditions": conditions, "results": found}, indent=1) + "\n")
     return 0
 
 
