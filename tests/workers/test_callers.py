@@ -54,6 +54,31 @@ def test_a_script_without_a_guard(how: str, scripts: Scripts) -> None:
     assert lines == ["got True 2 10", "and [1, 1]"]
 
 
+def test_the_arguments_of_the_caller(quick: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also in what workers import before they are forked, and whatever they hold."""
+    (tmp_path / "reads_arguments.py").write_text("import sys\nseen = list(sys.argv)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for arguments in (["script.py", "--lr", "0.1", "", "two words", "\udcff é"], []):
+        monkeypatch.setattr(sys, "argv", arguments)
+
+        def work() -> Any:
+            import reads_arguments  # type: ignore[import-not-found]
+
+            return sys.argv, reads_arguments.seen
+
+        assert launch(work, devices="cpu:2", preload=["reads_arguments"]) == (arguments, arguments)
+
+
+@pytest.mark.parametrize("how", ["file", "-c", "-m", "stdin"])
+def test_a_script_that_reads_its_arguments_in_the_function(how: str, scripts: Scripts) -> None:
+    text = (
+        "import sys, samegrad\nsys.argv += ['given']\n"
+        "def work():\n    return sys.argv\n"
+        "print(samegrad.launch(work, devices='cpu') == sys.argv, sys.argv[1])\n"
+    )
+    assert scripts.run(text, how).stdout == "True given\n"
+
+
 def test_a_module_that_the_caller_finds(quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_module.py").write_text("def work():\n    return __name__, __file__\n")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -11,7 +11,9 @@ import pytest
 from samegrad.errors import ConfigurationError
 from samegrad.workers.settings import Settings
 
-SETTINGS = Settings(("cpu:2", "cuda"), threads=2, timeout_s=1.5, at_most=8, preload=("torch", "json"))
+SETTINGS = Settings(
+    ("cpu:2", "cuda"), threads=2, timeout_s=1.5, at_most=8, preload=("torch", "json"), argv=("a.py", "-x")
+)
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, timeout_s=math.inf, preload=(), threads=1)])

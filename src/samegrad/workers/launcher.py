@@ -62,10 +62,10 @@ def launch(
     stop: asks the workers to stop when they can, when it is set. With it, a SIGTERM that is sent to all processes, as
         batch systems do, is left to the caller, as Ctrl-C is: its handler may set the switch.
 
-    A worker has the caller's environment, working directory, `sys.path` and interpreter flags, an empty stdin, and
-    random generators (random, numpy, torch, the hashes of strings) that start alike on every rank and in every run.
-    What it prints appears where the caller prints. It ends as soon as the function has returned: other threads are not
-    waited for, `atexit` functions are not called, processes that it has started are ended.
+    A worker has the caller's environment, working directory, `sys.path`, `sys.argv` and interpreter flags, an empty
+    stdin, and random generators (random, numpy, torch, the hashes of strings) that start alike on every rank and in
+    every run. What it prints appears where the caller prints. It ends as soon as the function has returned: other
+    threads are not waited for, `atexit` functions are not called, processes that it has started are ended.
 
     In a rank of a job that torchrun or another launcher has started, there is nothing to start: the function is called
     in this process, as this rank, and what it returns here is returned; what it raises is raised as it is. `devices`
@@ -85,7 +85,10 @@ def launch(
     if not callable(function):
         raise ConfigurationError(f"launch: a function without arguments is needed; got {function!r}")
     preloaded = (preload,) if isinstance(preload, str) else tuple(preload)
-    settings = Settings(tuple(device_words(devices)), threads, timeout_s, start_timeout_s, at_most, preloaded)
+    arguments = tuple(map(str, getattr(sys, "argv", ())))
+    settings = Settings(
+        tuple(device_words(devices)), threads, timeout_s, start_timeout_s, at_most, preloaded, arguments
+    )
     if is_rank:
         return run_joined(function, settings, Listeners(on_report, stop))
     _check_platform()

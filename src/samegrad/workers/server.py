@@ -67,6 +67,7 @@ def _serve(end: socket.socket, leaves_sigterm: bool) -> None:
     if request is None:
         return
     settings = Settings.from_json(request.payload)
+    sys.argv[:] = settings.argv
     try:
         devices = _import_and_resolve(settings)
         function = read_frame(end)

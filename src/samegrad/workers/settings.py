@@ -13,7 +13,10 @@ __all__ = ["Settings"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`devices` are words that `parse_devices` accepts; all numbers are positive; see `launch` for their meaning."""
+    """`devices` are words that `parse_devices` accepts; all numbers are positive; see `launch` for their meaning.
+
+    argv: the caller's `sys.argv`, for what workers import and run.
+    """
 
     devices: tuple[str, ...] = ("auto",)
     threads: int = 1
@@ -21,6 +24,7 @@ class Settings:
     start_timeout_s: float = 300.0
     at_most: int = 8
     preload: tuple[str, ...] = ("torch",)
+    argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("threads", "at_most"):
@@ -43,5 +47,6 @@ class Settings:
     def from_json(cls, text: bytes) -> Settings:
         """Reads what `to_json` wrote."""
         record = json.loads(text)
-        record["devices"], record["preload"] = tuple(record["devices"]), tuple(record["preload"])
+        for name in ("devices", "preload", "argv"):
+            record[name] = tuple(record[name])
         return cls(**record)
