@@ -6,6 +6,7 @@ tests compare what came of them with each other and with a plain loop in one pro
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import random
@@ -21,8 +22,10 @@ from torch.utils.data import TensorDataset
 
 from samegrad.errors import ConfigurationError, NonFiniteLoss
 from samegrad.parallel import current_world, fingerprint
+from samegrad.parallel.clipping import clip_gradients
 from samegrad.recipe import Recipe
 from samegrad.trainer import Trainer
+from samegrad.trainer import step as step_module
 from samegrad.workers import launch
 
 pytestmark = pytest.mark.dist
@@ -345,6 +348,75 @@ def infinite_on_one_rank() -> Any:
     return agreed(found)
 
 
+CLIP = 0.05
+
+
+def clipped_steps() -> Any:
+    """Five steps with clipping: the norm before it, what was exchanged, and the state, by way of updating."""
+    found: dict[str, Any] = {}
+    updates: tuple[Literal["replicated", "owner"], ...] = ("replicated", "owner")
+    for update in updates:
+        trainer = Trainer(linear(), F.mse_loss, momentum, Recipe(16, SHARDS, clip_norm=CLIP), update=update)
+        norms: list[float] = []
+        sums, exchanged = trainer._step._gradients._sum, 0
+
+        def clip(*arguments: Any, norms: list[float] = norms) -> float:
+            norms.append(clip_gradients(*arguments))
+            return norms[-1]
+
+        def counted(run: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any) -> Any:
+                nonlocal exchanged
+                exchanged += 1
+                return run(*arguments)
+
+            return call
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(step_module, "clip_gradients", clip)
+            for name in ("run", "run_pieces") if sums is not None else ():
+                patch.setattr(sums, name, counted(getattr(sums, name)))
+            for number, (X, y) in enumerate(REGRESSION):
+                trainer.step(X, y)
+                assert exchanged == (number + 1 if sums is not None else 0)
+        found[update] = {
+            "norms": norms,
+            "state": {key: value.tolist() for key, value in trainer.model.state_dict().items()},
+        }
+    return agreed(found)
+
+
+def two_models(together: bool) -> Any:
+    """Steps of two trainings whose models have the same names (and one class), in turns or one after the other."""
+
+    def first() -> Callable[[int], str]:
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 1)).double()
+        return stepping(Trainer(model, F.mse_loss, momentum, Recipe(16, SHARDS, seed=1, clip_norm=0.3)))
+
+    def second() -> Callable[[int], str]:
+        torch.manual_seed(2)
+        model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1), nn.BatchNorm1d(3), nn.Linear(3, 1)).double()
+        make = functools.partial(torch.optim.Adam, lr=0.01)
+        return stepping(Trainer(model, F.l1_loss, make, Recipe(12, 4, seed=2), update="owner"))
+
+    def stepping(trainer: Trainer) -> Callable[[int], str]:
+        size = trainer.recipe.batch_size
+
+        def do(number: int) -> str:
+            X, y = REGRESSION[number]
+            loss = trainer.step(X[:size], y[:size])
+            return f"{loss.hex()} {trainer.fingerprint()} {state_bits(trainer.optimizer) if size == 16 else ''}"
+
+        return do
+
+    if together:
+        a, b = first(), second()
+        return agreed([[a(number), b(number)] for number in range(len(REGRESSION))])
+    each = [[step(number) for number in range(len(REGRESSION))] for step in (make() for make in (second, first))]
+    return agreed([list(pair) for pair in zip(*reversed(each), strict=True)])
+
+
 SITUATIONS: dict[str, Callable[[], Any]] = {
     "mean or sum": lambda: sharded_steps(linear(), REGRESSION, F.mse_loss, sgd),
     "unused by some": lambda: sharded_steps(heads(), head_batches(), F.mse_loss, momentum),
@@ -359,6 +431,9 @@ SITUATIONS: dict[str, Callable[[], Any]] = {
     "not finite": loss_not_finite,
     "prediction": prediction_on_one_rank,
     "infinite": infinite_on_one_rank,
+    "clipping": clipped_steps,
+    "two models": lambda: two_models(together=True),
+    "each model": lambda: two_models(together=False),
 }
 
 
@@ -509,3 +584,28 @@ def test_ranks_that_disagree_are_told_at_once() -> None:
 
     with pytest.raises(ConfigurationError, match=r"rank 0 has recipe .*seed=0.* where rank 1 has recipe .*seed=1"):
         launch(other_recipe, devices="cpu:2", timeout_s=30)
+
+
+def test_gradient_clipping(results: Results) -> None:
+    """Clip after explicit synchronize: step() reduced again. Right: norm of the averaged gradient, equal on ranks;
+    exactly one reduction per step (counted where the situation runs)."""
+    found = same(results, "clipping")
+    assert found["replicated"] == found["owner"]
+    model, norms = linear(), []
+    optimizer = momentum(model.parameters())
+    for X, y in REGRESSION:
+        optimizer.zero_grad()
+        torch.autograd.backward(F.mse_loss(model(X), y))
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), CLIP)))
+        optimizer.step()
+    assert min(norms) > CLIP
+    assert found["owner"]["norms"] == pytest.approx(norms, rel=0, abs=1e-9)
+    for key, value in model.state_dict().items():
+        tensor = torch.tensor(found["owner"]["state"][key], dtype=torch.float64)
+        torch.testing.assert_close(tensor, value, rtol=0, atol=1e-9)
+
+
+def test_two_models_with_the_same_names(results: Results) -> None:
+    """Two optimisers with the same tensor names mix up. Right: separate name spaces; no cross-talk: in turns each has
+    the bits that it has alone."""
+    assert same(results, "two models") == same(results, "each model")
