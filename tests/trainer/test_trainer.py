@@ -835,8 +835,52 @@ def test_the_failure_of_a_model_names_the_shard_and_stays_itself() -> None:
     with pytest.raises(KeyError, match="missing") as caught:
         trainer.step({"a": torch.ones(8, 1)}, torch.ones(8, 1))
     assert caught.value.__notes__ == [
-        "in epoch 0, step 0, shard 0 of 4 (counted from 0), which holds 2 examples",
+        "in epoch 0, step 0, shard 0 of 4 (counted from 0), which holds 2 examples: "
+        "X['a'] [2, 1] float32, y [2, 1] float32",
     ]
+
+
+class SizesByShard:
+    """The examples of the second half have five columns, those of the first six; a shard has examples of one half."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.ones(6 if index < 8 else 5), 1
+
+
+class SizesInStream:
+    def __iter__(self) -> Iterator[Any]:
+        yield from (SizesByShard()[index] for index in range(16))
+
+
+@pytest.mark.parametrize("dataset", [SizesByShard(), SizesInStream()])
+@pytest.mark.parametrize("batch_size", [16, 8])
+def test_what_does_not_suit_the_model_is_named_by_examples(dataset: Any, batch_size: int) -> None:
+    recipe = Recipe(batch_size=batch_size, shards=4, shuffle=False)
+    name = type(dataset).__name__
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
+        Trainer(small_model(), F.cross_entropy, sgd, recipe).fit(dataset)
+    each, step, shard = (4, 0, 2) if batch_size == 16 else (2, 1, 0)
+    named = ", ".join(map(str, range(8, 8 + each)))
+    assert caught.value.__notes__ == [
+        f"in epoch 0, step {step}, shard {shard} of 4 (counted from 0), which holds {each} examples "
+        f"({named} of {name}): X [{each}, 5] float32, y [{each}] int64"
+    ]
+    if batch_size == 8:
+        for method in ("evaluate", "predict"):
+            with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
+                getattr(Trainer(small_model(), F.cross_entropy, sgd, recipe), method)(dataset)
+            batch = "X [8, 5] float32, y [8] int64" if method == "evaluate" else "[8, 5] float32"
+            assert caught.value.__notes__ == [f"for 8 examples (8, 9, 10, 11, 12, 13, 14, 15 of {name}): {batch}"]
+
+
+def test_what_does_not_suit_loss_or_metric_is_named_by_examples() -> None:
+    data = TensorDataset(torch.ones(8, 6), torch.full((8,), 77))  # there are three classes
+    with pytest.raises(IndexError, match="out of bounds") as caught:
+        Trainer(small_model(), F.cross_entropy, sgd, Recipe(batch_size=4, shards=2)).evaluate(data)
+    assert caught.value.__notes__ == ["for 4 examples (0, 1, 2, 3 of TensorDataset): X [4, 6] float32, y [4] int64"]
 
 
 def test_a_trainer_that_is_let_go_leaves_no_hooks() -> None:

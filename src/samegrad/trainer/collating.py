@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 from samegrad.errors import DataError
 from samegrad.parallel.nested import leaves
 
-__all__ = ["collate"]
+__all__ = ["collate", "described", "listed"]
 
 _SHOWN = 10  # indices
 _WIDTH = 200  # characters that tell of one example
@@ -25,27 +25,32 @@ def collate(examples: Sequence[Any], indices: Sequence[int], where: str) -> Any:
     try:
         return default_collate(list(examples))
     except Exception as error:
-        shown = ", ".join(map(str, indices[:_SHOWN])) + (", ..." if len(indices) > _SHOWN else "")
         raise DataError(
-            f"{where}: the examples {shown} cannot be put into one batch: {_difference(examples, indices)} "
+            f"{where}: the examples {listed(indices)} cannot be put into one batch: {_difference(examples, indices)} "
             f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}). Give all examples the same "
             f"structure and shapes, by padding or cropping in the data set"
         ) from error
 
 
+def listed(indices: Sequence[int]) -> str:
+    """The first of `indices`, for people."""
+    return ", ".join(map(str, indices[:_SHOWN])) + (", ..." if len(indices) > _SHOWN else "")
+
+
 def _difference(examples: Sequence[Any], indices: Sequence[int]) -> str:
-    first = _described(examples[0])
+    first = described(examples[0])
     for index, example in zip(indices, examples, strict=True):
-        if (text := _described(example)) != first:
+        if (text := described(example)) != first:
             return f"example {indices[0]} is {first[:_WIDTH]}, but example {index} is {text[:_WIDTH]}"
     return f"each is {first[:_WIDTH]}"
 
 
-def _described(example: Any) -> str:
-    """Where it has what: "X [3, 8, 8] float32, y int"."""
+def described(example: Any) -> str:
+    """Where an example, or a batch, has what: "X [3, 8, 8] float32, y int"."""
     is_pair = isinstance(example, tuple | list) and len(example) == 2
     names = {"[0]": "X", "[1]": "y"} if is_pair else {}
-    return ", ".join(f"{names.get(path[:3], path[:3])}{path[3:]} {_kind(leaf)}" for path, leaf in leaves(example))
+    found = (f"{names.get(path[:3], path[:3])}{path[3:]} {_kind(leaf)}" for path, leaf in leaves(example))
+    return ", ".join(found).strip()
 
 
 def _kind(leaf: Any) -> str:

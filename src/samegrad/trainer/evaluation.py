@@ -24,6 +24,7 @@ from samegrad.parallel.generators import seed_generators
 from samegrad.parallel.world import World
 from samegrad.recipe import Recipe
 from samegrad.shards import tree_sum
+from samegrad.trainer.collating import described
 from samegrad.trainer.examples import as_pair
 from samegrad.trainer.feed import Feed, Group
 from samegrad.trainer.loading import Loading
@@ -76,7 +77,7 @@ class Evaluation:
                 if unit.number % ranks != self._world.rank:
                     continue
                 (X, y), output = self.compute(unit, operator.itemgetter(0))
-                with torch.no_grad():
+                with torch.no_grad(), _named(unit, (X, y)):
                     count = float(unit.examples if weight is None else weight(X, y))
                     if metrics is None:
                         metrics = {"accuracy": accuracy} if suits_accuracy(output, y) else {}
@@ -119,7 +120,18 @@ class Evaluation:
         seed_generators(generator_key(self._recipe.seed, "evaluate", unit.number), self._device)
         with torch.no_grad():
             self._buffers.put_back()
-            return batch, self._forward(inputs(batch))
+            with _named(unit, batch):
+                return batch, self._forward(inputs(batch))
+
+
+@contextlib.contextmanager
+def _named(unit: Group, batch: Any) -> Iterator[None]:
+    """Has errors of the model, the loss and the metrics say which examples they were given."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"for {unit.examples} examples ({unit.which(unit.number)}): {described(batch)}")
+        raise
 
 
 def _number(name: str, value: object) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -13,8 +15,9 @@ from samegrad.errors import ConfigurationError, DataError
 from samegrad.keys import generator_key
 from samegrad.parallel.execution import on_one_thread
 from samegrad.parallel.generators import seed_generators
+from samegrad.parallel.nested import leaves
 from samegrad.recipe import Recipe
-from samegrad.trainer.collating import collate
+from samegrad.trainer.collating import collate, described, listed
 
 __all__ = ["BatchedDataset", "as_inputs", "as_pair", "collated", "dataset_length", "epoch_order", "fetch", "is_stream"]
 
@@ -49,19 +52,36 @@ def is_stream(dataset: Any) -> bool:
 
 
 def dataset_length(dataset: Any, what: str = "the data set") -> int:
-    """The number of examples of a map-style data set; ConfigurationError, on `what`, if it has none or no length."""
+    """The number of examples of a map-style data set.
+
+    Raises ConfigurationError, on `what`, if it has none or no length, and DataError if `__len__` raises.
+    """
     if not hasattr(dataset, "__getitem__") and not isinstance(dataset, BatchedDataset):
         raise ConfigurationError(
             f"a data set needs a length and examples by number (__len__ and __getitem__), or must be iterable; "
             f"{type(dataset).__name__} has no __getitem__"
         )
-    try:
-        length = len(dataset)
-    except TypeError as error:
+    if not hasattr(type(dataset), "__len__"):
         raise ConfigurationError(
             f"a data set needs a length and examples by number (__len__ and __getitem__); {type(dataset).__name__} "
             f"has none. One without a length must be iterable, and have no __getitem__"
+        )
+    try:
+        given = dataset.__len__()
+    except Exception as error:
+        raise DataError(
+            f"the length of {what} could not be read: __len__ of {type(dataset).__name__} raised "
+            f"{type(error).__name__}: {error}"
         ) from error
+    try:
+        length = operator.index(given)
+    except TypeError:
+        length = -1
+    if length < 0:
+        raise ConfigurationError(
+            f"__len__ of {what} ({type(dataset).__name__}) must return its number of examples, a whole number of at "
+            f"least 1; got {given!r}"
+        )
     if length < 1:
         raise ConfigurationError(f"{what} ({type(dataset).__name__}) has no examples")
     return length
@@ -93,9 +113,11 @@ def collated(dataset: Any, indices: Tensor, recipe: Recipe, epoch: int, where: s
         if isinstance(dataset, BatchedDataset):
             seed_generators(generator_key(recipe.seed, "examples", epoch, int(indices[0])), _CPU)
             try:
-                return dataset.batch(indices)
+                batch = dataset.batch(indices)
             except Exception as error:
-                raise _unreadable(dataset, f"the examples {indices.tolist()[:9]}, ...", where, error) from error
+                raise _unreadable(dataset, f"the examples {listed(indices.tolist())}", where, error) from error
+            _check_rows(batch, dataset, indices.tolist(), where)
+            return batch
         examples = []
         for index in indices.tolist():
             seed_generators(generator_key(recipe.seed, "example", epoch, index), _CPU)
@@ -120,6 +142,17 @@ def as_pair(batch: Any, dataset: Any) -> tuple[Any, Any]:
 def as_inputs(batch: Any, _: Any) -> Any:
     """X of a batch that is a pair (X, y), or has only X in it: (X,), or X itself if it is neither tuple nor list."""
     return batch[0] if isinstance(batch, tuple | list) and 1 <= len(batch) <= 2 else batch
+
+
+def _check_rows(batch: Any, dataset: Any, indices: list[int], where: str) -> None:
+    """Raises DataError unless each tensor, or array, of `batch` holds one row for each of `indices`."""
+    found = {len(leaf) for _, leaf in leaves(batch) if isinstance(leaf, Tensor | np.ndarray) and leaf.ndim}
+    if wrong := found - {len(indices)}:
+        raise DataError(
+            f"{where}: {type(dataset).__name__}.batch gave {min(wrong)} rows for {len(indices)} examples "
+            f"({listed(indices)}): {described(batch)}. Each tensor must hold one row for each of the examples, in this "
+            f"order; what belongs to no example must have no dimensions"
+        )
 
 
 def _unreadable(dataset: Any, which: str, where: str, error: Exception) -> DataError:

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 from samegrad.errors import ConfigurationError, DataError
 from samegrad.parallel.world import World
 from samegrad.recipe import Recipe
+from samegrad.trainer.collating import listed
 from samegrad.trainer.examples import as_pair, collated, dataset_length, is_stream
 from samegrad.trainer.loader import Loader
 from samegrad.trainer.loading import Loading
@@ -37,13 +38,14 @@ _PORTION = struct.Struct("<q?8s")
 class Group:
     """The group `number` of an epoch, of `examples` examples over all ranks; is_last: there is none after it.
 
-    get: takes the key of a part of this rank; returns its batch.
+    get: takes the key of a part of this rank; returns its batch. which: takes it, too; names the examples.
     """
 
     number: int
     examples: int
     is_last: bool
     get: Callable[[int], Any]
+    which: Callable[[int], str]
 
 
 class Feed:
@@ -67,7 +69,7 @@ class Feed:
         finish: Callable[[Any, Any], Any] = as_pair,
     ) -> None:
         self._dataset, self._world, self._size, self._parts, self._what = dataset, world, size, parts, what
-        self._is_compared = False
+        self._is_compared, self._begun = False, False
         self.is_stream = is_stream(dataset)
         if self.is_stream:
             self._stream = StreamReader(dataset, recipe, size, parts, finish, what)
@@ -128,12 +130,15 @@ class Feed:
                 get = functools.partial(self._by_index.get, epoch, number, parts)
             else:
                 get = (next(loaded) if parts else {}).__getitem__
-            yield Group(number, len(rows), number == last, get)
+            yield Group(number, len(rows), number == last, get, functools.partial(self._which, parts))
         next(loaded, None)  # so that it is at its end
 
     def in_stream(self, epoch: int = 0, first: int = 0, skip: int = 0) -> Iterator[Group]:
         """The groups of an iterable data set, from the number `first` on, before which are `skip` examples."""
         at_end = False
+        if self._loader is not None and self._begun and _serves_once(self._dataset):
+            raise self._empty(epoch)  # as without loader workers; each has a copy that has not been gone through
+        self._begun = True
 
         def tasks() -> Iterator[tuple[int, int, int | None]]:
             for number in itertools.count(first):
@@ -148,12 +153,24 @@ class Feed:
             self._compare(portion, epoch, number)
             at_end = portion.is_last
             if portion.examples:
-                yield Group(number, portion.examples, portion.is_last, portion.batches.__getitem__)
+                start = skip + (number - first) * self._size
+                parts = {
+                    key: torch.arange(start + part.start, start + part.stop)
+                    for key, part in self._parts(number, portion.examples).items()
+                }
+                which = functools.partial(self._which, parts)
+                yield Group(number, portion.examples, portion.is_last, portion.batches.__getitem__, which)
             elif not skip:
-                raise ConfigurationError(
-                    f"the data set ({type(self._dataset).__name__}) has no examples in epoch {epoch}; can it be gone "
-                    f"through only once? An iterable data set begins anew each time that iter() is called"
-                )
+                raise self._empty(epoch)
+
+    def _empty(self, epoch: int) -> ConfigurationError:
+        return ConfigurationError(
+            f"the data set ({type(self._dataset).__name__}) has no examples in epoch {epoch}; can it be gone through "
+            f"only once? An iterable data set begins anew each time that iter() is called"
+        )
+
+    def _which(self, parts: dict[int, Tensor], key: int) -> str:
+        return f"{listed(parts[key].tolist())} of {type(self._dataset).__name__}"
 
     def _first(self) -> Any:
         """The first example of a map-style data set; read by a loader worker if there are any, and not before them."""
@@ -176,6 +193,11 @@ class Feed:
                     f"set must give the same examples to every rank, which keeps its own part; it must not be split "
                     f"by rank"
                 )
+
+
+def _serves_once(dataset: Any) -> bool:
+    """Whether it is a generator, or another iterator that Python has made; a class may begin anew in `__iter__`."""
+    return isinstance(dataset, Iterator) and not isinstance(type(dataset).__iter__, FunctionType)
 
 
 @dataclass(frozen=True, slots=True)

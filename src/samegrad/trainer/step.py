@@ -23,9 +23,11 @@ from samegrad.parallel.generators import seed_generators
 from samegrad.parallel.gradients import GradientSum, GradientTwice
 from samegrad.parallel.layout import aligned
 from samegrad.parallel.nested import map_tensors
+from samegrad.parallel.pinning import pinned
 from samegrad.parallel.world import World
 from samegrad.recipe import Recipe
 from samegrad.shards import Node, leaves_of, subtrees, tree_sum
+from samegrad.trainer.collating import described
 from samegrad.trainer.precision import LossScaler
 
 __all__ = ["ShardedStep", "Weight", "to_device"]
@@ -37,7 +39,8 @@ Weight = Callable[[Any, Any], "Tensor | float"]
 def to_device(batch: Any, device: torch.device) -> Any:
     """Every tensor of `batch` on `device`, starting at a boundary."""
     # A copy from a GPU to the host must have ended before it is read; the other way, the GPU sees to that.
-    return map_tensors(lambda tensor: aligned(tensor.to(device, non_blocking=device.type == "cuda")), batch)
+    to_gpu = device.type == "cuda"
+    return map_tensors(lambda tensor: aligned(pinned(tensor, device).to(device, non_blocking=to_gpu)), batch)
 
 
 def _first_present(fractions: Sequence[float | None]) -> int:
@@ -93,11 +96,13 @@ class ShardedStep:
         get: Callable[[int], tuple[Any, Any]],
         data: str = "",
         key: Sequence[int] | None = None,
+        which: Callable[[int], str] | None = None,
     ) -> tuple[float, float]:
         """One step on a minibatch whose shards have `sizes` examples, of which `get` fetches one shard's X and y.
 
         data: what else about the minibatch must be the same on every rank. key: what the random numbers of this step
-            depend on, besides the recipe's seed; (epoch, step) if None.
+            depend on, besides the recipe's seed; (epoch, step) if None. which: names the examples of a shard, for
+            errors.
         Returns the mean loss of the minibatch and what it counts (the number of examples, or the sum of the weights).
         Raises NonFiniteLoss on all ranks alike, with parameters and buffers as they were before the step.
         """
@@ -113,7 +118,7 @@ class ShardedStep:
         fractions = [weight / total if weight > 0 else None for weight in weights]
         while True:
             try:
-                losses = self._compute(epoch, step, sizes, fractions, batches.__getitem__ if batches else get)
+                losses = self._compute(epoch, step, sizes, fractions, batches.__getitem__ if batches else get, which)
                 break
             except GradientTwice:
                 self._buffers.put_back()  # the next try starts from where this one did
@@ -148,6 +153,7 @@ class ShardedStep:
         sizes: Sequence[int],
         fractions: Sequence[float | None],
         get: Callable[[int], tuple[Any, Any]],
+        which: Callable[[int], str] | None,
     ) -> list[float]:
         """Forward and backward of this rank's shards; their losses, by shard (0.0 elsewhere)."""
         self._gradients.begin()
@@ -165,7 +171,8 @@ class ShardedStep:
                     losses[shard] = self._forward_backward(epoch, step, shard, fraction, batch)
                 except Exception as error:
                     where = f"epoch {epoch}, step {step}, shard {shard} of {len(fractions)} (counted from 0)"
-                    error.add_note(f"in {where}, which holds {sizes[shard]} examples")
+                    names = "" if which is None else f" ({which(shard)})"
+                    error.add_note(f"in {where}, which holds {sizes[shard]} examples{names}: {described(batch)}")
                     raise
                 self._check_unchanged(versions, shard)
             self._gradients.leave(shard, fraction is None)

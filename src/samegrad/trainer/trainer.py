@@ -318,7 +318,7 @@ class Trainer:
             lr = self._lr()
             scale = None if self._step.scaler is None else self._step.scaler.scale
             with as_recipe_says(recipe, self.device):
-                loss, count = self._step.run(self.epoch, step, sizes, group.get)
+                loss, count = self._step.run(self.epoch, step, sizes, group.get, which=group.which)
             now = time.perf_counter()
             at, before, seconds = self.position, now, now - before
             self.position = at.after(group.examples, loss * count, count, seconds)
