@@ -15,7 +15,18 @@ from samegrad.trainer import Trainer
 from samegrad.workers import launch
 
 CUDA_DEVICES = torch.cuda.device_count()
-NAMES = ["lenet", "small resnet", "channels last", "dropout", "heads", "buffers", "checkpoint", "augmented"]
+NAMES = [
+    "lenet",
+    "small resnet",
+    "small resnet, bf16",
+    "channels last",
+    "dropout",
+    "dropout, fp16",
+    "heads",
+    "buffers",
+    "checkpoint",
+    "augmented",
+]
 
 pytestmark = [pytest.mark.gpu, pytest.mark.dist, pytest.mark.skipif(not CUDA_DEVICES, reason="needs CUDA")]
 

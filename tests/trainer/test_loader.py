@@ -56,6 +56,82 @@ def test_nor_on_the_number_of_ranks(ranks: int, loading: Loading) -> None:
     assert found == [fit(Drawing), fit(DrawingStream)]
 
 
+class Staged:
+    """Examples and their number depend on the stage that training is in, which a callback sets."""
+
+    def __init__(self) -> None:
+        self.stage = 0
+
+    def __len__(self) -> int:
+        return 20 + 9 * self.stage
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.linspace(0, index + self.stage, 6) / 50, (index + self.stage) % 3
+
+
+class StagedStream:
+    """The same as a stream."""
+
+    def __init__(self) -> None:
+        self.stage = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        now = Staged()
+        now.stage = self.stage
+        return (now[index] for index in range(len(now)))
+
+
+def fit_in_stages(kind: type[Any], loading: Loading | None) -> list[str]:
+    data, trainer, found = kind(), make(), []
+
+    def on_epoch(_: Any) -> None:
+        data.stage += 1
+        found.append(trainer.fingerprint())
+
+    trainer.fit(data, 3, loading=loading, on_epoch=on_epoch)
+    return found
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("kind", [Staged, StagedStream])
+def test_loader_workers_see_what_was_changed_between_epochs(kind: type[Any]) -> None:
+    expected = fit_in_stages(kind, None)
+    assert fit_in_stages(kind, Loading(1)) == expected
+    assert fit_in_stages(kind, Loading(1, start="forkserver")) == expected
+    if kind is Staged:
+        assert launch(lambda: fit_in_stages(kind, Loading(2)), devices="cpu:2") == expected
+
+
+@pytest.mark.parametrize("loading", LOADINGS[:2], ids=["itself", "loader worker"])
+def test_what_can_be_gone_through_once_serves_for_one_epoch(loading: Loading | None) -> None:
+    def generate() -> Iterator[Any]:
+        yield from ((torch.ones(6), 0) for _ in range(8))
+
+    make().fit(generate(), loading=loading)
+    for once in (generate(), iter([(torch.ones(6), 0)])):
+        with pytest.raises(ConfigurationError, match=r"has no examples in epoch 1; can it be gone through only once\?"):
+            make().fit(once, 2, loading=loading)
+
+
+class Rewinding:
+    """Its own iterator, which begins anew."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.left = 8
+        return self
+
+    def __next__(self) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise StopIteration
+        return torch.full((6,), float(self.left)), 0
+
+
+def test_an_iterator_that_begins_anew_serves_for_every_epoch() -> None:
+    expected = [report.train_loss for report in make().fit(Rewinding(), 3)]
+    assert [report.train_loss for report in make().fit(Rewinding(), 3, loading=Loading(1))] == expected
+
+
 class Numbers:
     """Examples that are nothing but random numbers, from each kind of generator."""
 
@@ -197,7 +273,7 @@ def test_a_data_set_that_fails_many_at_once_is_named() -> None:
         def batch(self, indices: torch.Tensor) -> Any:
             raise OSError("gone")
 
-    with pytest.raises(DataError, match=r"fit: epoch 0, step 0: the examples \[\d+, .*Many raised OSError: gone"):
+    with pytest.raises(DataError, match=r"fit: epoch 0, step 0: the examples \d+, .*Many raised OSError: gone"):
         make().fit(Many(37))
 
 

@@ -1,6 +1,6 @@
 """Loader workers: processes that read for one rank, started and watched by torch's DataLoader.
 
-They outlive an epoch, hand tensors over in shared memory, and end with the rank: the kernel kills them when it dies.
+They live for one epoch, hand tensors over in shared memory, and end with the rank: the kernel kills them when it dies.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data._utils import signal_handling
 
 from samegrad.errors import ConfigurationError, DataError, LoaderDied, SamegradError
+from samegrad.parallel.nested import map_tensors
+from samegrad.parallel.pinning import pinned
 from samegrad.trainer.loading import Loading
 from samegrad.workers import pickling
 from samegrad.workers.parent import die_with_parent
 
 __all__ = ["Loader"]
 
+_CUDA = torch.device("cuda")
 _POLL_S = 0.5  # how often it is looked whether a loader worker has died
 _GRACE_S = 0.5  # between asking loader workers to end and killing them
 
@@ -37,8 +40,9 @@ _GRACE_S = 0.5  # between asking loader workers to end and killing them
 class Loader:
     """Calls `read(task)` in other processes, ahead of need; use it within `with`, which ends them.
 
-    Each process has a copy of `read` from when the first task was run. Tasks must be plain values; what `read` returns
-    is handed over in shared memory, pinned if it goes to a CUDA device. A DataError that it raises is raised here.
+    Each call of `run` starts them anew, so each process has a copy of `read` as it is then: they see what a callback
+    has changed between epochs. Tasks must be plain values; what `read` returns is handed over in shared memory, pinned
+    if it goes to a CUDA device. A DataError that it raises is raised here.
     """
 
     def __init__(self, read: Callable[[Any], Any], loading: Loading, rank: int, device: torch.device) -> None:
@@ -47,8 +51,9 @@ class Loader:
         context = multiprocessing.get_context(loading.start)
         if loading.start == "forkserver":
             context.set_forkserver_preload(["torch", __name__])
+        self._reading = _Reading(read)
         self._loader: DataLoader[Any] = DataLoader(
-            _Reading(read, loading.start == "forkserver"),
+            self._reading,
             batch_size=None,
             sampler=self._tasks,
             num_workers=loading.workers,
@@ -59,7 +64,7 @@ class Loader:
             multiprocessing_context=context,
             generator=torch.Generator(),  # else it draws from the global one
             prefetch_factor=loading.prefetch,
-            persistent_workers=True,
+            persistent_workers=True,  # else it ends them itself, and waits long for one that does not
         )
         self._iterator: Any = None
 
@@ -80,9 +85,12 @@ class Loader:
     def run(self, tasks: Iterable[Any]) -> Iterator[Any]:
         """What `read` returns for each of `tasks`, in their order; to be gone through to its end, or not again."""
         self._tasks.now = tasks
+        if self._loading.start == "forkserver":
+            self._reading.pickle()
         with warnings.catch_warnings():
             # From Python 3.12: that a process with threads forks. See docs/data.md about this.
             warnings.filterwarnings("ignore", ".*use of fork.*", DeprecationWarning)
+            warnings.filterwarnings("ignore", ".*worker processes in total", UserWarning)  # said once already
             self._iterator = iter(self._loader)
         if self._iterator._worker_pids_set:
             # Else a signal handler of torch's raises the death of one in the middle of anything, and leaves that half
@@ -93,12 +101,13 @@ class Loader:
             try:
                 result = self._next()
             except StopIteration:
+                self._end()
                 return
             if isinstance(result, _Failure):
                 error = DataError(result.message)
                 error.add_note(f"In a loader worker of rank {self._rank}:\n{result.trace}")
                 raise error
-            yield result
+            yield result.value
 
     def _next(self) -> Any:
         deadline = time.monotonic() + self._loading.timeout_s
@@ -166,20 +175,35 @@ class _Failure:
     trace: str
 
 
-class _Reading(Dataset[Any]):
-    """Runs `read` in a loader worker. by_value: it is pickled as cloudpickle does, with what `__main__` defines."""
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What `read` returned."""
 
-    def __init__(self, read: Callable[[Any], Any], by_value: bool) -> None:
+    value: Any
+
+    def pin_memory(self) -> _Read:
+        """Called by torch's thread that pins; what torch does by itself passes over dataclasses."""
+        return _Read(map_tensors(lambda tensor: pinned(tensor, _CUDA), self.value))
+
+
+class _Reading(Dataset[Any]):
+    """Runs `read` in a loader worker."""
+
+    def __init__(self, read: Callable[[Any], Any]) -> None:
         self._read = read
         self._dtype = torch.get_default_dtype()
-        self._pickled = _pickled(read) if by_value else b""
+        self._pickled = b""
+
+    def pickle(self) -> None:
+        """Makes ready to be sent to other processes: as cloudpickle does, with what `__main__` defines."""
+        self._pickled = _pickled(self._read)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self._pickled, self._dtype)
 
     def __getitem__(self, task: Any) -> Any:
         try:
-            return self._read(task)
+            return _Read(self._read(task))
         except DataError as error:
             return _Failure(str(error), "".join(traceback.format_exception(error)))
 
@@ -196,7 +220,7 @@ def _pickled(read: Callable[[Any], Any]) -> bytes:
 
 def _unpickled(pickled: bytes, dtype: torch.dtype) -> _Reading:
     torch.set_default_dtype(dtype)
-    return _Reading(pickling.loads(pickled), by_value=False)
+    return _Reading(pickling.loads(pickled))
 
 
 def _begin(parent: int | None, _: int) -> None:
