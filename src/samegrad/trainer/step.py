@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from samegrad.shards import Node, leaves_of, subtrees, tree_sum
 from samegrad.trainer.collating import described
 from samegrad.trainer.precision import LossScaler
 
-__all__ = ["ShardedStep", "Weight", "to_device"]
+__all__ = ["Learner", "Place", "ShardedStep", "Weight", "to_device"]
 
 Weight = Callable[[Any, Any], "Tensor | float"]
 """Takes inputs and targets of a shard; returns what its mean loss counts (examples, tokens, valid targets)."""
@@ -47,13 +48,37 @@ def _first_present(fractions: Sequence[float | None]) -> int:
     return next(shard for shard, fraction in enumerate(fractions) if fraction is not None)
 
 
-class ShardedStep:
-    """Steps of `model` under `recipe`; this rank computes the shards `cut[rank]` of each minibatch.
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """What learns, and how: outputs and loss are computed by `forward` and `loss`; see `in_precision` and `compiled`.
 
-    forward, loss: how outputs and loss are computed; see `in_precision` and `compiled`.
+    weight: what the mean loss of a shard counts; the number of its examples if None. scheduler: stepped after every
+    step of the optimizer.
+    """
+
+    model: nn.Module
+    forward: Callable[[Any], Any]
+    loss: Callable[[Any, Any], Tensor]
+    weight: Weight | None
+    optimizer: torch.optim.Optimizer
+    scheduler: LRScheduler | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank computes: on `device`, the shards `cut[rank]` of each minibatch of `recipe`."""
+
+    recipe: Recipe
+    world: World
+    device: torch.device
+    cut: Sequence[range]
+
+
+class ShardedStep:
+    """Steps of `learner`, of which this rank computes the shards of `place`.
+
     owned_by: the positions of the parameters that each rank updates, if they are shared; None if everyone updates all.
     stop_wanted: asked in each step; `stop_agreed` is true after a step in which it was so on some rank.
-    scheduler: stepped after every step of the optimizer.
 
     scaler: of the loss, in fp16; else None. `skipped` is true after a step whose gradient was not finite in fp16, and
     which therefore has not changed the parameters.
@@ -61,23 +86,16 @@ class ShardedStep:
 
     def __init__(
         self,
-        model: nn.Module,
-        forward: Callable[[Any], Any],
-        loss: Callable[[Any, Any], Tensor],
-        optimizer: torch.optim.Optimizer,
-        recipe: Recipe,
-        world: World,
-        device: torch.device,
-        cut: Sequence[range],
-        weight: Weight | None,
+        learner: Learner,
+        place: Place,
         owned_by: Sequence[Sequence[int]] | None,
         stop_wanted: Callable[[], bool] = lambda: False,
-        scheduler: LRScheduler | None = None,
     ) -> None:
-        self._model, self._forward, self._loss = model, forward, loss
-        self._optimizer, self._scheduler = optimizer, scheduler
+        model, recipe, world, device, cut = learner.model, place.recipe, place.world, place.device, place.cut
+        self._model, self._forward, self._loss = model, learner.forward, learner.loss
+        self._optimizer, self._scheduler = learner.optimizer, learner.scheduler
         self._recipe, self._world, self._device = recipe, world, device
-        self._cut, self._weight, self._owned_by = cut, weight, owned_by
+        self._cut, self._weight, self._owned_by = cut, learner.weight, owned_by
         self._stop_wanted, self.stop_agreed = stop_wanted, False
         self.scaler = LossScaler() if recipe.precision == "fp16" else None
         self.skipped = False

@@ -25,12 +25,13 @@ from samegrad.parallel.world import current_world
 from samegrad.recipe import Recipe
 from samegrad.shards import even
 from samegrad.trainer.evaluation import Evaluation
-from samegrad.trainer.examples import dataset_length, epoch_order, is_stream
+from samegrad.trainer.examples import dataset_length, is_stream
 from samegrad.trainer.feed import Feed
 from samegrad.trainer.keeper import Keeper
 from samegrad.trainer.listeners import Listeners
 from samegrad.trainer.loading import Loading
 from samegrad.trainer.metrics import Metric
+from samegrad.trainer.minibatches import minibatches, training_feed
 from samegrad.trainer.position import OF_A_STREAM, Position
 from samegrad.trainer.precision import in_precision
 from samegrad.trainer.prediction import predict
@@ -39,7 +40,7 @@ from samegrad.trainer.saving import Saving
 from samegrad.trainer.scheduling import MakeScheduler, kind_of, make_scheduler, scheduler_entries
 from samegrad.trainer.set_up import check_model, check_optimizer, optimizer_entries, share_parameters
 from samegrad.trainer.state import Remembered, TrainingState
-from samegrad.trainer.step import ShardedStep, Weight
+from samegrad.trainer.step import Learner, Place, ShardedStep, Weight
 from samegrad.workers import stop_wanted
 
 __all__ = ["Trainer"]
@@ -99,19 +100,12 @@ class Trainer:
         homes.compare(entries, self.world.group, "making a Trainer: comparing optimizers")
         forward = compiled(model, self.device) if self.recipe.compile else model
         self._forward = in_precision(forward, self.recipe, self.device)
+        self._place = Place(self.recipe, self.world, self.device, self.cut)
         self._step = ShardedStep(
-            model,
-            self._forward,
-            self._loss,
-            self.optimizer,
-            self.recipe,
-            self.world,
-            self.device,
-            self.cut,
-            weight,
+            Learner(model, self._forward, self._loss, weight, self.optimizer, self.scheduler),
+            self._place,
             owned_by,
             lambda: self._stop or stop_wanted(),
-            self.scheduler,
         )
         parameters = list(model.parameters())
         own = None if owned_by is None else {id(parameters[place]) for place in owned_by[self.world.rank]}
@@ -203,7 +197,11 @@ class Trainer:
         saved: Position | None = None
         self.stopped = False
         listeners, until = Listeners(callbacks, on_step, on_epoch, on_save), self.epoch + epochs
-        with listeners, self._keeper.keeping(saving, listeners.on_save), self._feed(dataset, loading) as feed:
+        with (
+            listeners,
+            self._keeper.keeping(saving, listeners.on_save),
+            training_feed(dataset, self._place, loading) as feed,
+        ):
             for _ in range(epochs):
                 if self._train_epoch(feed, saving, listeners.on_step, until):
                     self.stopped = True
@@ -289,15 +287,6 @@ class Trainer:
     def _lr(self) -> float:
         return float(self.optimizer.param_groups[0].get("lr", "nan"))
 
-    def _feed(self, dataset: Any, loading: Loading | None) -> Feed:
-        shards, held = self.recipe.shards, self.cut[self.world.rank]
-
-        def parts(_: int, examples: int) -> dict[int, range]:
-            cut_up = even(examples, shards)
-            return {shard: cut_up[shard] for shard in held}
-
-        return Feed(dataset, self.recipe, self.world, self.device, self.recipe.batch_size, parts, "fit", loading)
-
     def _evaluation(self, loading: Loading | None) -> Evaluation:
         return Evaluation(self.model, self._forward, self.recipe, self.world, self.device, loading)
 
@@ -306,37 +295,22 @@ class Trainer:
         recipe, length = self.recipe, feed.length
         self.position = self.position.within(OF_A_STREAM if length is None else length)
         steps = None if length is None else -(-length // recipe.batch_size)
-        if length is None:
-            groups = feed.in_stream(self.epoch, self.position.step, self.position.example)
-        else:
-            groups = feed.in_order(epoch_order(recipe, length, self.epoch), self.epoch, self.position.step)
         if not self.model.training:  # else parts of it may have been frozen in evaluation mode
             self.model.train()
         before = time.perf_counter()
-        for group in groups:
+        for group in minibatches(feed, recipe, self.position):
             step, sizes = group.number, [len(part) for part in even(group.examples, recipe.shards)]
             lr = self._lr()
             scale = None if self._step.scaler is None else self._step.scaler.scale
             with as_recipe_says(recipe, self.device):
                 loss, count = self._step.run(self.epoch, step, sizes, group.get, which=group.which)
             now = time.perf_counter()
-            at, before, seconds = self.position, now, now - before
-            self.position = at.after(group.examples, loss * count, count, seconds)
+            before, seconds = now, now - before
+            self.position = at = self.position.after(group.examples, loss * count, count, seconds)
             self._keeper.check()
+            skipped = self._step.skipped
             on_step(
-                StepReport(
-                    self.epoch,
-                    step,
-                    steps,
-                    group.examples,
-                    loss,
-                    seconds,
-                    self.position.steps,
-                    until,
-                    lr,
-                    scale,
-                    self._step.skipped,
-                )
+                StepReport(at.epoch, step, steps, group.examples, loss, seconds, at.steps, until, lr, scale, skipped)
             )
             if self._step.stop_agreed:
                 return True

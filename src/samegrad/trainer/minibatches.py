@@ -1,0 +1,35 @@
+"""The minibatches of an epoch, of which each rank reads its own shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from samegrad.recipe import Recipe
+from samegrad.shards import even
+from samegrad.trainer.examples import epoch_order
+from samegrad.trainer.feed import Feed, Group
+from samegrad.trainer.loading import Loading
+from samegrad.trainer.position import Position
+from samegrad.trainer.step import Place
+
+__all__ = ["minibatches", "training_feed"]
+
+
+def training_feed(dataset: Any, place: Place, loading: Loading | None) -> Feed:
+    """The feed of `dataset` for training; its groups are minibatches, their parts the shards of this rank."""
+    recipe, world = place.recipe, place.world
+    held = place.cut[world.rank]
+
+    def parts(_: int, examples: int) -> dict[int, range]:
+        cut_up = even(examples, recipe.shards)
+        return {shard: cut_up[shard] for shard in held}
+
+    return Feed(dataset, recipe, world, place.device, recipe.batch_size, parts, "fit", loading)
+
+
+def minibatches(feed: Feed, recipe: Recipe, start: Position) -> Iterator[Group]:
+    """Those of the epoch that `start` is in, from there on, in the order that `recipe` gives them."""
+    if feed.length is None:
+        return feed.in_stream(start.epoch, start.step, start.example)
+    return feed.in_order(epoch_order(recipe, feed.length, start.epoch), start.epoch, start.step)
