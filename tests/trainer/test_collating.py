@@ -33,6 +33,7 @@ def test_a_batch_is_what_torch_makes_of_the_examples() -> None:
             r"10 is X \[2\] float32, y int, but example 11 is \[0\] \[2\]",
         ),
         ([(object(), 1), (object(), 1)], r"each is X object, y int \(TypeError: default_collate"),
+        ([], "there are none"),
         ([(torch.ones(2), [1]), (torch.ones(2), [1, 2])], r"y\[0\] int, but example 11 is .* y\[0\] int, y\[1\] int"),
     ],
 )
@@ -46,3 +47,8 @@ def test_examples_that_do_not_fit_are_named(examples: list[Any], message: str) -
 def test_of_many_examples_the_first_are_listed() -> None:
     with pytest.raises(DataError, match=r"the examples 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, \.\.\. cannot"):
         collate([torch.ones(1 + index) for index in range(12)], range(12), WHERE)
+
+
+def test_sparse_tensors_are_refused_as_torch_refuses_them() -> None:
+    with pytest.raises(DataError, match="RuntimeError: Batches of sparse tensors are not currently supported"):
+        collate([torch.eye(2).to_sparse()] * 2, [0, 1], WHERE)

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from samegrad.errors import ConfigurationError, DataError, LoaderDied, SamegradError
 from samegrad.parallel import current_world
-from samegrad.trainer import Loading, Saving, batches
+from samegrad.trainer import Loading, Saving, batches, loader
 from samegrad.workers import launch, report
 
 LOADINGS = [None, Loading(1), Loading(2, prefetch=1)]
@@ -332,6 +332,14 @@ def test_one_that_hangs_is_given_up() -> None:
     message = r"rank 0 has waited 0\.5 s for its 1 loader workers to read one minibatch"
     with pytest.raises(DataError, match=message):
         make().fit(Hanging(37), loading=Loading(1, timeout_s=0.5))
+
+
+def test_one_that_is_killed_after_the_loader_has_ended_raises_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "_GRACE_S", 0.0)
+    before = {child.pid for child in own_children()}
+    with pytest.raises(DataError, match="rank 0 has waited"):
+        make().fit(Hanging(37), loading=Loading(2, timeout_s=0.5))
+    wait_until(lambda: all(is_gone(child.pid) for child in own_children() if child.pid not in before), within_s=20)
 
 
 _SCRIPT = """

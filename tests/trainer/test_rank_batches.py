@@ -185,6 +185,8 @@ def test_arguments_are_checked_when_it_is_called(options: dict[str, Any], messag
         batches(numbers(5), **options)
 
 
-def test_a_data_set_without_examples_is_refused() -> None:
+@pytest.mark.parametrize("loading", [None, Loading(1)], ids=["itself", "loader worker"])
+@pytest.mark.parametrize("dataset", [[], Given([])], ids=["map-style", "iterable"])
+def test_a_data_set_without_examples_is_refused(dataset: Any, loading: Loading | None) -> None:
     with pytest.raises(ConfigurationError, match="has no examples"):
-        next(batches([]))
+        next(batches(dataset, loading=loading))

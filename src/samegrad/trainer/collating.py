@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data._utils.collate import collate as torch_collate
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
 
 from samegrad.errors import DataError
 from samegrad.parallel.nested import leaves
@@ -23,7 +25,7 @@ def collate(examples: Sequence[Any], indices: Sequence[int], where: str) -> Any:
     Raises DataError, which begins with `where` and names two of the `indices` and their shapes, if they do not fit.
     """
     try:
-        return default_collate(list(examples))
+        return torch_collate(list(examples), collate_fn_map={**default_collate_fn_map, Tensor: _stack})
     except Exception as error:
         raise DataError(
             f"{where}: the examples {listed(indices)} cannot be put into one batch: {_difference(examples, indices)} "
@@ -37,7 +39,16 @@ def listed(indices: Sequence[int]) -> str:
     return ", ".join(map(str, indices[:_SHOWN])) + (", ..." if len(indices) > _SHOWN else "")
 
 
+def _stack(tensors: Sequence[Tensor], *, collate_fn_map: Any) -> Tensor:
+    """As torch does it outside of loader workers; in them it would take file descriptors for each tensor."""
+    if tensors[0].is_nested or tensors[0].layout is not torch.strided:
+        collate_tensor_fn(tensors, collate_fn_map=collate_fn_map)  # which says that it cannot
+    return torch.stack(list(tensors))
+
+
 def _difference(examples: Sequence[Any], indices: Sequence[int]) -> str:
+    if not examples:
+        return "there are none"
     first = described(examples[0])
     for index, example in zip(indices, examples, strict=True):
         if (text := described(example)) != first:

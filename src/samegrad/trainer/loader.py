@@ -24,15 +24,13 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data._utils import signal_handling
 
 from samegrad.errors import ConfigurationError, DataError, LoaderDied, SamegradError
-from samegrad.parallel.nested import map_tensors
-from samegrad.parallel.pinning import pinned
+from samegrad.trainer.handover import Handover
 from samegrad.trainer.loading import Loading
 from samegrad.workers import pickling
 from samegrad.workers.parent import die_with_parent
 
 __all__ = ["Loader"]
 
-_CUDA = torch.device("cuda")
 _POLL_S = 0.5  # how often it is looked whether a loader worker has died
 _GRACE_S = 0.5  # between asking loader workers to end and killing them
 
@@ -107,7 +105,7 @@ class Loader:
                 error = DataError(result.message)
                 error.add_note(f"In a loader worker of rank {self._rank}:\n{result.trace}")
                 raise error
-            yield result.value
+            yield result.open()
 
     def _next(self) -> Any:
         deadline = time.monotonic() + self._loading.timeout_s
@@ -175,17 +173,6 @@ class _Failure:
     trace: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """What `read` returned."""
-
-    value: Any
-
-    def pin_memory(self) -> _Read:
-        """Called by torch's thread that pins; what torch does by itself passes over dataclasses."""
-        return _Read(map_tensors(lambda tensor: pinned(tensor, _CUDA), self.value))
-
-
 class _Reading(Dataset[Any]):
     """Runs `read` in a loader worker."""
 
@@ -203,7 +190,7 @@ class _Reading(Dataset[Any]):
 
     def __getitem__(self, task: Any) -> Any:
         try:
-            return _Read(self._read(task))
+            return Handover.of(self._read(task))
         except DataError as error:
             return _Failure(str(error), "".join(traceback.format_exception(error)))
 

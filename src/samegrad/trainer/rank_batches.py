@@ -55,7 +55,7 @@ def _batches(dataset: Any, recipe: Recipe, epoch: int, loading: Loading | None) 
     rank, ranks = world.rank, world.size
 
     def parts(_: int, examples: int) -> dict[int, range]:
-        return {0: even(examples, ranks)[rank] or range(1)}  # of one example, no row is taken below
+        return {0: even(examples, ranks)[rank] or range(min(examples, 1))}  # of one, no row is taken below
 
     with Feed(dataset, recipe, world, world.device, recipe.batch_size, parts, "batches", loading) as feed:
         length = feed.length
