@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,10 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from samegrad.callbacks import StepReport
 from samegrad.errors import ConfigurationError, DataError
-from samegrad.trainer import Loading, Saving
+from samegrad.parallel import current_world
+from samegrad.recipe import Recipe
+from samegrad.trainer import Loading, Saving, loader
+from samegrad.trainer.feed import Feed
 
 
 class Recorded(IterableDataset[Any]):
@@ -82,6 +86,44 @@ def test_saved_every_few_steps_as_a_map_style_data_set_is(tmp_path: Path) -> Non
         Recorded(48), 2, saving=Saving(tmp_path, every=3, keep=9), on_save=lambda report: saved.append(report.steps)
     )
     assert saved == [3, 6]  # the ends of the epochs, once each
+
+
+def _group_after(dataset: Any, skip: int, timeout_s: float) -> Any:
+    """The group that follows `skip` examples, read by a loader worker."""
+    recipe, world = Recipe(batch_size=16, shards=1), current_world()
+    loading = Loading(1, timeout_s=timeout_s)
+    with Feed(dataset, recipe, world, world.device, 16, _all, "test", loading) as feed:
+        return next(feed.in_stream(0, skip // 16, skip)).get(0)
+
+
+def _all(_: int, examples: int) -> dict[int, range]:
+    return {0: range(examples)}
+
+
+@pytest.mark.parametrize("skip", [0, 1, 16, 17, 320])
+def test_leaving_examples_out_may_take_longer_than_a_minibatch(monkeypatch: pytest.MonkeyPatch, skip: int) -> None:
+    monkeypatch.setattr(loader, "_POLL_S", 0.05)
+
+    class Slow(Recorded):
+        def __iter__(self) -> Iterator[Any]:
+            for index in range(len(self.data)):
+                threading.Event().wait(0.004)
+                yield self.data[index][0], index
+
+    _, y = _group_after(Slow(320 + 16), skip, timeout_s=0.8)
+    assert y.tolist() == list(range(skip, skip + 16))
+
+
+def test_but_one_that_hangs_meanwhile_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "_POLL_S", 0.05)
+
+    class Hanging(Recorded):
+        def __iter__(self) -> Iterator[Any]:
+            yield from itertools.islice(super().__iter__(), 40)
+            threading.Event().wait()
+
+    with pytest.raises(DataError, match=r"rank 0 has waited 0\.5 s for its 1 loader workers"):
+        _group_after(Hanging(320), 320, timeout_s=0.5)
 
 
 def test_another_or_a_shorter_stream_is_refused_when_resuming(tmp_path: Path) -> None:

@@ -140,13 +140,20 @@ class Feed:
             raise self._empty(epoch)  # as without loader workers; each has a copy that has not been gone through
         self._begun = True
 
-        def tasks() -> Iterator[tuple[int, int, int | None]]:
+        # Leaving examples out takes a task for each minibatch of them, too: each wait for an answer has a deadline.
+        places = [*range(0, skip, self._size), skip]
+
+        def tasks() -> Iterator[tuple[int, int, tuple[int, int] | None]]:
+            for place in places:
+                yield epoch, first, (place, skip)
             for number in itertools.count(first):
                 if at_end:
                     return
-                yield epoch, number, skip if number == first else None
+                yield epoch, number, None
 
         portions = map(self._stream, tasks()) if self._loader is None else self._loader.run(tasks())
+        for portion in itertools.islice(portions, len(places)):
+            self._compare(portion, epoch, first)
         for number, portion in enumerate(portions, first):
             if at_end:
                 continue  # what loader workers had been asked for before the end was seen

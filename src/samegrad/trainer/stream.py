@@ -40,10 +40,13 @@ class StreamPortion:
 class StreamReader:
     """Cuts the stream of `dataset` into groups of `size` examples, of which the last may be smaller.
 
-    Called with (epoch, number of the group, None), group by group; the first call says how many examples are to be
-    skipped instead of None, and begins the stream anew. Before the stream begins, the global generators are seeded
-    from (seed, epoch), and before each example from (seed, epoch, its place in the stream), so that all ranks see the
-    same. A group is held in memory as the stream gave it; only what this rank wants is collated.
+    Called with (epoch, number of the group, None), group by group. First it is called with (place, skip) instead of
+    None, for ascending places from 0 to skip: 0 begins the stream anew, and the examples before each place are left
+    out; it returns a portion without examples.
+
+    Before the stream begins, the global generators are seeded from (seed, epoch), and before each example from (seed,
+    epoch, its place in the stream), so that all ranks see the same. A group is held in memory as the stream gave it;
+    only what this rank wants is collated.
     """
 
     def __init__(
@@ -55,12 +58,15 @@ class StreamReader:
         self._place = 0  # in the stream, of the example that is read next
         self._ahead: list[Any] = []  # at most one example, read to know whether there is one
 
-    def __call__(self, task: tuple[int, int, int | None]) -> StreamPortion:
-        epoch, number, skip = task
+    def __call__(self, task: tuple[int, int, tuple[int, int] | None]) -> StreamPortion:
+        epoch, number, skipping = task
         where = f"{self._what}: epoch {epoch}, step {number}"
         with on_one_thread():
-            if skip is not None:
-                self._begin(epoch, skip, where)
+            if skipping is not None:
+                if skipping[0] == 0:
+                    self._begin(epoch, where)
+                self._skip(*skipping, epoch, where)
+                return StreamPortion(0, False, b"", {})
             start = self._place - len(self._ahead)
             examples, self._ahead = self._ahead, []
             self._read(examples, self._size, epoch, where)
@@ -76,7 +82,7 @@ class StreamReader:
         digest = first_example(collate(examples[:1], [start], where), 1).encode() if examples else b""
         return StreamPortion(len(examples), not self._ahead, digest, batches)
 
-    def _begin(self, epoch: int, skip: int, where: str) -> None:
+    def _begin(self, epoch: int, where: str) -> None:
         seed_generators(generator_key(self._recipe.seed, "stream", epoch), _CPU)
         self._place, self._ahead = 0, []
         try:
@@ -86,7 +92,9 @@ class StreamReader:
                 f"{where}: the stream could not be begun: {type(self._dataset).__name__} raised "
                 f"{type(error).__name__}: {error}"
             ) from error
-        while self._place < skip:
+
+    def _skip(self, place: int, skip: int, epoch: int, where: str) -> None:
+        while self._place < place:
             skipped: list[Any] = []
             self._read(skipped, 1, epoch, where)
             if not skipped:
