@@ -3,10 +3,13 @@
     python benchmarks/bench_loading.py --data-dir DIR       # batch 256, two devices; minutes
     python benchmarks/bench_loading.py --preset tiny        # generated images, a second
 
-All ways train one after the other, on the same workers, several rounds in one run; each round trains so many steps of
-each, of which the first ones are not counted: they start loader workers. Figures are the median step of a round in
-samples per second, medians over the rounds, with the smallest and the largest; and the ratio to the first way, round by
-round. The first way has the images in memory as the tensors that the model takes.
+All ways train one after the other, on the same workers, several rounds in one run. Figures are samples per second:
+medians over the rounds, with the smallest and the largest; and the ratio to the first way, round by round. The first
+way has the images in memory as the tensors that the model takes.
+
+A step: each round trains so many steps of each way, of which the first ones are not counted: they start loader workers.
+It is the median step of a round. An epoch: so many whole epochs of each way, from the call of fit to its return, with
+the start and the end of loader workers in it.
 """
 
 from __future__ import annotations
@@ -94,11 +97,16 @@ def _datasets(data_dir: str | None) -> dict[str, Any]:
 
 
 def measure(
-    ways: list[Way], devices: str, batch_size: int, rounds: int, steps: int, data_dir: str | None
-) -> dict[str, list[float]]:
-    """Samples per second of each way, by round: the median step after the first ones."""
+    ways: list[Way], devices: str, batch_size: int, rounds: tuple[int, int], steps: int, data_dir: str | None
+) -> list[dict[str, list[float]]]:
+    """Samples per second of each way, by round: of the median step after the first ones, and of whole epochs.
 
-    def worker() -> dict[str, list[float]]:
+    rounds: of so many steps, and of an epoch.
+    """
+
+    def worker() -> list[dict[str, list[float]]]:
+        import time
+
         import torch
         from torch.nn import functional as F
 
@@ -109,7 +117,8 @@ def measure(
             sg.models.lenet(), F.cross_entropy, lambda parameters: torch.optim.SGD(parameters, lr=0.01), recipe
         )
         rates: dict[str, list[float]] = {way.name: [] for way in ways}
-        for number in range(rounds + 1):  # the first one warms up
+        epochs: dict[str, list[float]] = {way.name: [] for way in ways}
+        for number in range(rounds[0] + 1):  # the first one warms up
             for way in ways:
                 seconds: list[float] = []
                 stop = _stop_after(steps, seconds, trainer)
@@ -119,7 +128,12 @@ def measure(
                     trainer.epoch += 1
                 if number:
                     rates[way.name].append(batch_size / statistics.median(seconds[_UNCOUNTED:]))
-        return rates
+        for _ in range(rounds[1]):
+            for way in ways:
+                begin = time.perf_counter()
+                trainer.fit(datasets[way.kind], 1, loading=sg.Loading(workers=way.loader_workers))
+                epochs[way.name].append(len(datasets["images"]) / (time.perf_counter() - begin))
+        return [rates, epochs]
 
     return sg.launch(worker, devices=devices, timeout_s=3600)
 
@@ -140,7 +154,7 @@ def _conditions(options: argparse.Namespace) -> str:
     return (
         f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}, torch "
         f"{torch.__version__}; LeNet on {data}, batch {options.batch_size}, {options.devices}, {options.rounds} rounds "
-        f"of {options.steps} steps"
+        f"of {options.steps} steps, {options.epochs} of an epoch"
     )
 
 
@@ -150,26 +164,33 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data-dir", help="folder with the files of Fashion-MNIST; synthetic images without")
     parser.add_argument("--devices", default="cpu:2")
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=7, help="of steps")
+    parser.add_argument("--steps", type=int, default=60, help="of each way in a round")
+    parser.add_argument("--epochs", type=int, default=3, help="whole epochs of each way")
     parser.add_argument("--ways", default="", help="only ways whose name contains one of these words (and the first)")
     parser.add_argument("--preset", choices=["full", "tiny"], default="full")
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
     options = parser.parse_args(arguments)
     if options.preset == "tiny":
-        options.rounds, options.steps, options.batch_size = 1, _UNCOUNTED + 2, 16
+        options.rounds, options.epochs, options.steps, options.batch_size = 1, 1, _UNCOUNTED + 2, 128
     words = [word for word in options.ways.split(",") if word]
     ways = [way for way in WAYS if not words or way is WAYS[0] or any(word in way.name for word in words)]
     print(_conditions(options))
-    rates = measure(ways, options.devices, options.batch_size, options.rounds, options.steps, options.data_dir)
-    first = rates[ways[0].name]
-    print(f"{'':42s} {'samples/s':>10s}  {'min':>7s} - {'max':<7s}  {'ratio':>6s}")
+    rounds = (options.rounds, options.epochs)
+    steps, epochs = measure(ways, options.devices, options.batch_size, rounds, options.steps, options.data_dir)
+    for what, rates in (("a step", steps), ("an epoch", epochs)):
+        _print(what, rates, rates[ways[0].name])
+    if options.json:
+        record = {"conditions": _conditions(options), "steps": steps, "epochs": epochs}
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
+    return 0
+
+
+def _print(what: str, rates: dict[str, list[float]], first: list[float]) -> None:
+    print(f"{what:42s} {'samples/s':>10s}  {'min':>7s} - {'max':<7s}  {'ratio':>6s}")
     for name, found in rates.items():
         ratio = statistics.median(rate / base for rate, base in zip(found, first, strict=True))
         print(f"{name:42s} {statistics.median(found):10.0f}  {min(found):7.0f} - {max(found):<7.0f}  {ratio:6.3f}")
-    if options.json:
-        options.json.write_text(json.dumps({"conditions": _conditions(options), "results": rates}, indent=1) + "\n")
-    return 0
 
 
 if __name__ == "__main__":
