@@ -30,13 +30,13 @@ DRAWING = """\
     schedules
     recipe | shards | keys
     data | models
-    units | errors | files | machine
+    units | errors | files | machine | memory
 """
 LAYERS = [line.replace("|", " ").split() for line in DRAWING.splitlines()]
 HEIGHT = {unit: -depth for depth, layer in enumerate(LAYERS) for unit in layer}
 
 TORCH_FREE = [
-    *("errors", "units", "files", "machine", "shards", "schedules", "recipe", "keys"),
+    *("errors", "units", "files", "machine", "memory", "shards", "schedules", "recipe", "keys"),
     *("callbacks", "runs", "bench", "cli"),
 ]
 HEAVY = ["torch", "numpy", "matplotlib", "typer", "rich"]

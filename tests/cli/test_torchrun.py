@@ -95,11 +95,11 @@ def test_ranks_with_different_options_are_refused(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def started(out: Path, ranks: int) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
+def started(out: Path, ranks: int, epochs: int = 200) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
     """torchrun, whose ranks save into `out` and have done an epoch, and these ranks, in order."""
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", *TRAIN, *OPTIONS]
     process = subprocess.Popen(
-        [*command, "--epochs", "200", "--out", str(out)],
+        [*command, "--epochs", str(epochs), "--out", str(out)],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -128,6 +128,23 @@ def test_a_signal_to_torchrun_saves_and_ends_the_run(number: signal.Signals, tmp
     assert process.returncode != 0
     assert stderr.count("stopping after the next step, and saving") == 1
     assert stderr.count(f"after {steps} steps in all, and saved. To go on, with the same result:") == 1
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_a_run_that_was_stopped_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
+    epochs = 12
+    with started(tmp_path, 3, epochs) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    position = read_record(latest(tmp_path))["position"]
+    ended = torchrun(2, *TRAIN, "--resume", str(tmp_path), "--json")
+    assert ended.code == 0, ended.err
+    assert f"resumed   after step {position['steps']}, " in ended.err
+    report = json.loads(ended.out)
+    command = [sys.executable, *TRAIN, *OPTIONS, "--epochs", str(epochs), "--devices", "cpu:1", "--json"]
+    whole = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
+    assert (report["fingerprint"], report["world_size"]) == (json.loads(whole.stdout)["fingerprint"], 2)
 
 
 @pytest.mark.dist

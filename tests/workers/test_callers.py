@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import linecache
+import os
 import socket
 import sys
 import threading
@@ -85,6 +86,18 @@ def test_a_module_that_the_caller_finds(quick: None, tmp_path: Path, monkeypatch
     import my_module  # type: ignore[import-not-found]
 
     assert launch(my_module.work, devices="cpu") == ("my_module", str(tmp_path / "my_module.py"))
+
+
+@pytest.mark.parametrize(("given", "interface"), [(None, "lo"), ("eth7", "eth7")])
+def test_workers_keep_to_the_interface_of_the_host_unless_another_is_set(
+    given: str | None, interface: str, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"]
+    for name in names:
+        monkeypatch.setenv(name, given or "")
+        if given is None:
+            monkeypatch.delenv(name)
+    assert launch(lambda: [os.environ[name] for name in names], devices="cpu:1") == [interface] * 2
 
 
 def test_a_module_that_only_the_caller_has(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,12 +26,24 @@ from samegrad.workers.variables import Place
 
 # Trains a few steps, and prints what this rank has seen. It hides memfd_create if it shall not share memory.
 SCRIPT = """\
-import json, os, sys
+import json, os, sys, time
 how = sys.argv[1:]
 if "apart" in how:
     del os.memfd_create
-import samegrad as sg, torch
+import psutil, samegrad as sg, torch
 from torch.nn import functional as F
+
+if "late" in how:  # fails when it has joined; then, started again, one rank comes after the other
+    rank, (late, marker) = os.environ["RANK"], how[how.index("late") + 1 :]
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        sg.current_world()
+        sys.exit(rank == "1")
+    if rank == late:
+        while not os.path.exists(marker):
+            time.sleep(0.01)
+        time.sleep(0.5)
+    else:
+        open(marker, "x").close()
 
 def train():
     torch.manual_seed(3)
@@ -51,7 +63,12 @@ def train():
         os.kill(os.getpid(), 9)
     trainer.fit(data, epochs=2)
     world = sg.current_world()
-    return {"rank": world.rank, "threads": list(threads), "size": world.size, "group": type(world.group).__name__,
+    open_to_all = [] if "group" in how else [
+        found.laddr.ip for found in psutil.Process().net_connections()
+        if found.status == "LISTEN" and found.laddr.ip not in ("127.0.0.1", "::1")
+    ]
+    return {"open_to_all": open_to_all, "rank": world.rank, "threads": list(threads), "size": world.size,
+            "group": type(world.group).__name__,
             "fingerprint": trainer.fingerprint(), "accuracy": trainer.evaluate(data)["accuracy"]}
 
 if "group" in how:
@@ -79,7 +96,7 @@ def alone(script: Path) -> dict[str, Any]:
     namespace: dict[str, Any] = {"__name__": "script"}
     argv, sys.argv = sys.argv, [str(script)]
     try:
-        text = SCRIPT.partition('if "group" in how')[0]
+        text = SCRIPT.partition('\nif "group" in how')[0]
         exec(compile(text, str(script), "exec"), namespace)
     finally:
         sys.argv = argv
@@ -92,7 +109,7 @@ def check(ended: Ended, alone: dict[str, Any], size: int, group: str) -> None:
     """What each rank printed (in any order) is what one process finds."""
     assert ended.code == 0, ended.err
     found = sorted((json.loads(line) for line in ended.out.splitlines()), key=lambda record: record["rank"])
-    expected = {**alone, "size": size, "group": group}
+    expected = {**alone, "open_to_all": [], "size": size, "group": group}
     assert [{key: record[key] for key in expected} for record in found] == [
         {**expected, "rank": rank} for rank in range(size)
     ]
@@ -106,6 +123,24 @@ def test_torchrun_gives_the_result_of_one_process(ranks: int, script: Path, alon
     ended = torchrun(ranks, str(script), *(("launch", str(ranks)) if ranks > 2 else ()))
     check(ended, alone, ranks, "SharedMemoryGroup" if ranks > 1 else "SoloGroup")
     assert "Traceback" not in ended.err
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("late", "how", "group"),
+    [
+        (1, [], "SharedMemoryGroup"),
+        pytest.param(0, [], "SharedMemoryGroup", marks=pytest.mark.slow),
+        pytest.param(0, ["apart"], "ProcessGroup", marks=pytest.mark.slow),
+        pytest.param(1, ["apart"], "ProcessGroup", marks=pytest.mark.slow),
+    ],
+)
+def test_ranks_that_are_started_again_meet_each_other(
+    late: int, how: list[str], group: str, script: Path, alone: dict[str, Any], tmp_path: Path
+) -> None:
+    marker = tmp_path / "marker"
+    ended = torchrun(2, "--max-restarts=1", str(script), *how, "late", str(late), str(marker))
+    check(ended, alone, 2, group)
 
 
 @pytest.mark.dist
@@ -183,6 +218,28 @@ def test_launch_runs_the_function_here_as_this_rank(rank_0_of_1: None) -> None:
         launch(lambda: 1 // 0)
 
 
+def test_a_rank_that_joins_makes_its_device_the_current_one(rank_0_of_1: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[str] = []
+    monkeypatch.setattr(joining, "_device", lambda *_: ("cuda:3", "one"))
+    monkeypatch.setattr("torch.cuda.set_device", chosen.append)
+    for _ in range(2):
+        join()
+    assert chosen == ["cuda:3"]
+
+
+@pytest.mark.dist
+def test_what_fails_at_the_end_of_a_rank_is_its_exit_code(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from samegrad.workers import join\njoin().on_exit.append(lambda: 1 // 0)\nprint('said', end='')\n",
+        encoding="utf-8",
+    )
+    with start_ranks(script, 1) as processes:
+        (ended,) = wait_for(processes)
+    assert (ended.code, ended.out) == (1, "said")
+    assert ended.err.count("ZeroDivisionError") == 1
+
+
 def test_devices_that_contradict_the_job_are_refused(rank_0_of_1: None) -> None:
     with pytest.raises(ConfigurationError, match="'2' contradicts the launcher of this job, which has started 1 rank "):
         launch(print, devices=2)
@@ -245,17 +302,20 @@ def test_ranks_of_one_host_share_memory(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    "change", [{2: {"host": "another"}}, {0: {"memory": ["/proc/1/fd/no", 0, 0]}}, {0: {"memory": None}}]
+    "change", [{2: {"host": "another"}}, {0: {"memory": [0, 0, 0]}}, {0: {"memory": "no"}}, {0: {"memory": None}}]
 )
 def test_ranks_that_cannot_share_memory_all_know_it(
     change: dict[int, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     before = len(list(Path("/proc/self/fd").iterdir()))
     found = meet_in_threads(monkeypatch, change)
     assert [worker.memory_fd for worker in found] == [-1] * 3
     assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+    one_host = "host" not in change.get(2, {})
+    assert os.environ.get("NCCL_SOCKET_IFNAME") == ("lo" if one_host else None)
     del found
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
 

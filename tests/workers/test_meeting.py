@@ -6,16 +6,21 @@ import re
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from tests.workers.jobs import free_port
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from samegrad.errors import ConfigurationError, PeerFailed, PeerTimeout
-from samegrad.workers.meeting import Meeting, interface_towards, open_store
+from samegrad.workers import meeting
+from samegrad.workers.meeting import Meeting, interface_of, open_store, own_address, serve_store
 from samegrad.workers.variables import Place
 
 
@@ -103,6 +108,44 @@ def test_a_server_that_is_not_there_is_waited_for_until_the_deadline() -> None:
 
 
 def test_the_interface_is_the_one_that_leads_there() -> None:
-    assert interface_towards(Place(0, 1, 0, "127.0.0.1", 1)) == "lo"
-    assert interface_towards(Place(0, 1, 0, "", 0)) is None
-    assert interface_towards(Place(0, 1, 0, "no such host", 1)) is None
+    assert interface_of(Place(0, 1, 0, "127.0.0.1", 1), []) == "lo"
+    assert interface_of(Place(0, 1, 0, "", 0), []) is None
+    assert interface_of(Place(0, 1, 0, "no such host", 1), []) is None
+
+
+def test_the_loopback_interface_leads_to_no_other_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host takes the name of rank 0, its own, for 127.0.1.1, as on Debian; the others are at 10.0.0.2."""
+    own = {"node-1": "127.0.0.1", "10.0.0.2": "10.0.0.1"}
+    monkeypatch.setattr(meeting, "own_address", lambda address, port: own[address])
+    interfaces = {"lo": [SimpleNamespace(address="127.0.0.1")], "eth1": [SimpleNamespace(address="10.0.0.1")]}
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: interfaces)
+    place = Place(0, 3, 0, "node-1", 1)
+    assert interface_of(place, [None, "127.0.0.1", "10.0.0.2"]) == "eth1"
+    assert interface_of(place, [None, "127.0.0.1"]) == "lo"  # all have come over loopback: they are on this host
+    assert own_address("127.0.0.1", 1) == "127.0.0.1"
+
+
+def listening() -> list[str]:
+    """The addresses that this process listens at."""
+    return [found.laddr.ip for found in psutil.Process().net_connections() if found.status == psutil.CONN_LISTEN]
+
+
+@pytest.mark.parametrize(("address", "at"), [("127.0.0.1", {"127.0.0.1"}), ("localhost", {"127.0.0.1", "::1"})])
+def test_a_store_at_a_loopback_address_listens_nowhere_else(address: str, at: set[str]) -> None:
+    before = listening()
+    store = serve_store(address, 0, timedelta(seconds=20))
+    (new,) = (Counter(listening()) - Counter(before)).elements()
+    assert new in at
+    second = serve_store(address, store.port, timedelta(seconds=20))  # of the same process: they share the server
+    store.set("a", "b")
+    assert second.get("a") == b"b"
+
+
+def test_a_store_is_reached_by_other_hosts_where_the_name_leads_to_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    listener = meeting._listening("127.0.0.1", 0)
+    assert listener is not None
+    listener.close()
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: [(socket.AF_INET, 1, 6, "", ("127.0.1.1", 0))])
+    assert meeting._listening("node-1", 0) is None
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: [(socket.AF_INET, 1, 6, "", ("192.0.2.1", 0))])
+    assert meeting._listening("node-1", 0) is None  # no address of this host

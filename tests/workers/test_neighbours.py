@@ -11,31 +11,39 @@ from pathlib import Path
 import pytest
 from tests.workers.processes import wait_until
 
+from samegrad.memory import new_memory_file
 from samegrad.workers import neighbours
 from samegrad.workers.neighbours import ProcessWatch, host_identity, offered_memory, open_offered
 
 
 def test_memory_that_is_offered_is_the_same_memory() -> None:
-    fd = os.memfd_create("samegrad")
-    other = open_offered(offered_memory(fd))
+    fd = new_memory_file()
+    other = open_offered(os.getpid(), offered_memory(fd))
     os.write(fd, b"here")
     assert os.pread(other, 10, 0) == b"here"
     os.close(other)
-    path, device, inode = offered_memory(fd)
+    number, device, inode = offered_memory(fd)
     os.close(fd)
     with pytest.raises(OSError, match="No such file"):
-        open_offered([path, device, inode])
+        open_offered(os.getpid(), [number, device, inode])
 
 
-def test_another_file_under_the_name_is_refused() -> None:
-    fd, other = os.memfd_create("one"), os.memfd_create("other")
-    path, device, _ = offered_memory(fd)
+def test_other_memory_under_the_number_is_refused() -> None:
+    fd, other = new_memory_file(), new_memory_file()
+    number, device, _ = offered_memory(fd)
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(OSError, match="is another file here"):
-        open_offered([path, device, os.fstat(other).st_ino])
+        open_offered(os.getpid(), [number, device, os.fstat(other).st_ino])
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     os.close(fd)
     os.close(other)
+
+
+def test_a_file_that_is_no_memory_is_refused(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious", encoding="utf-8")
+    with victim.open("r+b") as file, pytest.raises(PermissionError, match="no memory of samegrad"):
+        open_offered(os.getpid(), offered_memory(file.fileno()))
 
 
 def test_a_host_has_one_identity() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import re
 import struct
 from collections.abc import Collection, Mapping, Sequence
 
@@ -24,6 +25,7 @@ from samegrad.errors import GroupError
 from samegrad.executors.base import FlatSizes, Piece
 from samegrad.executors.counters import Counters, HasLeft
 from samegrad.machine import available_memory
+from samegrad.memory import new_memory_file, open_memory_file
 from samegrad.shards import Node, additions, even, subtrees
 from samegrad.units import format_bytes
 
@@ -112,15 +114,16 @@ class SharedMemoryGroup:
                 fd = _new_memory(nbytes)
         except OSError as error:
             failure = (error.strerror or str(error)).encode()
-        answers = self.gather(failure or f"/proc/{os.getpid()}/fd/{fd}".encode(), operation)
-        if not answers[0].startswith(b"/proc/"):
+        answers = self.gather(failure or b"%d %d" % (os.getpid(), fd), operation)
+        found = re.fullmatch(rb"(\d+) (\d+)", answers[0])
+        if found is None:
             raise GroupError(
                 f"{format_bytes(nbytes)} of shared memory cannot be had for the exchange: {answers[0].decode()}",
                 rank=0,
             )
         try:
             if self.rank != 0:
-                fd = os.open(answers[0], os.O_RDWR | os.O_CLOEXEC)
+                fd = open_memory_file(int(found[1]), int(found[2]))
         except OSError as error:
             failure = f"rank {self.rank}: {error}".encode()
         failures = [answer for answer in self.gather(failure, operation) if answer]
@@ -251,7 +254,7 @@ def _new_memory(nbytes: int) -> int:
             f"{format_bytes(available)} are available. Use fewer workers, a smaller model, or a machine (or container) "
             f"with more memory",
         )
-    fd = os.memfd_create("samegrad", os.MFD_CLOEXEC)
+    fd = new_memory_file()
     try:
         os.posix_fallocate(fd, 0, nbytes)
     except OSError as error:

@@ -15,6 +15,7 @@ from samegrad.executors.device_staging import DeviceGroup
 from samegrad.executors.roll_call import RollCall
 from samegrad.executors.shared_memory import SharedMemoryGroup
 from samegrad.workers import JoinedContext, WorkerContext, context, join
+from samegrad.workers.meeting import serve_store
 
 __all__ = ["World", "current_world"]
 
@@ -101,6 +102,6 @@ def _loopback_store(worker: WorkerContext, host: SharedMemoryGroup | None, timeo
     assert host is not None
     store = None
     if worker.rank == 0:
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timeout)
+        store = serve_store("127.0.0.1", 0, timeout)
     port = int(host.gather(b"" if store is None else str(store.port).encode(), "joining the NCCL group")[0])
     return store or TCPStore("127.0.0.1", port, is_master=False, timeout=timeout)

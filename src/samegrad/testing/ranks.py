@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from samegrad.errors import PeerTimeout
 from samegrad.executors.shared_memory import SharedMemoryGroup
+from samegrad.memory import new_memory_file
 
 __all__ = ["run_ranks"]
 
@@ -29,7 +30,7 @@ def run_ranks(size: int, function: Callable[[SharedMemoryGroup], T], timeout_s: 
     Raises the failure that came first; ranks that wait for one that has failed or returned get PeerFailed. PeerTimeout
     names the ranks that have not returned in time.
     """
-    memory_fd = os.memfd_create("samegrad", os.MFD_CLOEXEC)
+    memory_fd = new_memory_file()
     try:
         groups = [SharedMemoryGroup(memory_fd, rank, size, timeout_s) for rank in range(size)]
     finally:

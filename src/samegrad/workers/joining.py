@@ -7,19 +7,22 @@ map, as workers of `launch` do. What they exchange gradients through is made of 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from samegrad.errors import ConfigurationError, DeviceUnavailable
+from samegrad.memory import new_memory_file
 from samegrad.workers.context import context, enter
-from samegrad.workers.meeting import Meeting, interface_towards, open_store
+from samegrad.workers.meeting import Meeting, interface_of, open_store, own_address
 from samegrad.workers.membership import JoinedContext, Listeners, has_process_group, place_in_group, place_in_job
 from samegrad.workers.neighbours import ProcessWatch, host_identity, offered_memory, open_offered
 from samegrad.workers.preparing import prepare_process
 from samegrad.workers.settings import Settings
-from samegrad.workers.variables import DeviceKind, Place, device_kind
+from samegrad.workers.variables import DeviceKind, Place, attempt, device_kind
 
 __all__ = ["join", "run_joined"]
 
@@ -46,6 +49,10 @@ def join(settings: Settings | None = None) -> JoinedContext | None:
     if place is None:
         return None
     joined = _meet(place, settings)
+    if (device := joined.devices[joined.rank]).startswith("cuda"):
+        import torch
+
+        torch.cuda.set_device(device)
     enter(joined)
     atexit.register(_leave, joined, os.getpid())
     return joined
@@ -62,8 +69,15 @@ def run_joined(function: Callable[[], T], settings: Settings, listeners: Listene
 
 def _leave(joined: JoinedContext, pid: int) -> None:
     if os.getpid() == pid:  # not a child that the process has forked
-        for leave in joined.on_exit:
-            leave()
+        try:
+            for leave in joined.on_exit:
+                leave()
+        except BaseException:  # which Python would print, and then end as if all were well
+            traceback.print_exc()
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):
+                    stream.flush()
+            os._exit(1)
 
 
 def _meet(place: Place, settings: Settings) -> JoinedContext:
@@ -73,24 +87,26 @@ def _meet(place: Place, settings: Settings) -> JoinedContext:
     store = None if alone else _store(place, settings.start_timeout_s)
     meeting = Meeting(store, place.rank, place.size, settings.start_timeout_s)
     offers = place.rank == 0 and not alone and hasattr(os, "memfd_create")
-    memory_fd = os.memfd_create("samegrad", os.MFD_CLOEXEC) if offers else -1
+    memory_fd = new_memory_file() if offers else -1
     own: dict[str, Any] = {
         "versions": {name: sys.modules[name].__version__ for name in ("samegrad", "torch")},
         "host": host_identity(),
         "device": device,
         "identity": identity,
         "pid": os.getpid(),
+        "address": own_address(place.address, place.port) if place.address else None,
         "memory": offered_memory(memory_fd) if offers else None,
     }
     records = [own] if alone else meeting.exchange("joining", own)
     _check_versions([record["versions"] for record in records])
     hosts = {record["host"] for record in records}
     if len(hosts) == 1 and not alone:
-        memory_fd = _common_memory(meeting, place.rank, memory_fd, records[0]["memory"])
+        memory_fd = _common_memory(meeting, place.rank, memory_fd, records[0])
     else:
         memory_fd = _closed(memory_fd)
-    if memory_fd < 0 and not alone and (interface := interface_towards(place)) is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)  # by itself Gloo takes what the host's name leads to
+    if not alone:
+        others = [record["address"] for record in records if record["host"] != own["host"]]
+        _choose_interface(place, others)
     listeners = Listeners()
     return JoinedContext(
         rank=place.rank,
@@ -112,23 +128,34 @@ def _store(place: Place, timeout_s: float) -> Any:
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
     from torch.distributed.distributed_c10d import _get_default_store
 
+    keys = f"samegrad/{attempt(os.environ)}"  # after a restart, those of the attempt that has failed are still there
     if has_process_group():
-        return PrefixStore("samegrad", _get_default_store())
+        return PrefixStore(keys, _get_default_store())
     is_served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by torchrun
-    return PrefixStore("samegrad", open_store(place, is_served, timeout_s))
+    return PrefixStore(keys, open_store(place, is_served, timeout_s))
 
 
-def _common_memory(meeting: Meeting, rank: int, memory_fd: int, offer: list[str | int] | None) -> int:
-    """A descriptor of the memory of rank 0, if every rank can have one, else -1."""
+def _common_memory(meeting: Meeting, rank: int, memory_fd: int, first: dict[str, Any]) -> int:
+    """A descriptor of the memory of rank 0, whose record is `first`, if every rank can have one, else -1."""
+    offer = first["memory"]
     failure = "" if offer else "there is none"
     if offer and rank != 0:
         try:
-            memory_fd = open_offered(offer)
-        except OSError as error:
+            memory_fd = open_offered(first["pid"], offer)
+        except (OSError, TypeError, ValueError) as error:
             failure = str(error)
     if not any(meeting.exchange("sharing memory", failure)):
         return memory_fd
     return _closed(memory_fd)
+
+
+def _choose_interface(place: Place, others: Sequence[str | None]) -> None:
+    """Tells Gloo, and NCCL where `others` (of other hosts) are none, which network interface to use."""
+    if not others:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    elif (interface := interface_of(place, others)) is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)  # by itself Gloo takes what the host's name leads to
 
 
 def _closed(fd: int) -> int:

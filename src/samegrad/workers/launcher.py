@@ -226,6 +226,8 @@ def _start(theirs: socket.socket, places: list[int | None], leaves_sigterm: bool
     path = [entry for entry in sys.path if isinstance(entry, str)]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     environment.setdefault("PYTHONHASHSEED", "0")  # the order of sets of strings must not depend on the day
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        environment.setdefault(name, "lo")  # they are all on this host, so they need not listen to the network
     environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats its bits only with this
     # Ctrl-C is for the launcher, and so may be SIGTERM. The server inherits that they are blocked, until it has said
     # what it does with them.

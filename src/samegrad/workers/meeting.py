@@ -6,21 +6,24 @@ torchrun serves it; under launchers that only set variables, rank 0 does. Record
 from __future__ import annotations
 
 import contextlib
+import errno
+import ipaddress
 import json
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from samegrad.errors import ConfigurationError, GroupError, PeerFailed, PeerTimeout
 from samegrad.workers.variables import Place
 
-__all__ = ["Meeting", "interface_towards", "open_store"]
+__all__ = ["Meeting", "interface_of", "open_store", "own_address", "serve_store"]
 
 _RETRY_S = 0.1
 _READING_S = 10.0
+_BACKLOG = 1024
 
 
 class Meeting:
@@ -91,9 +94,9 @@ def open_store(place: Place, is_served: bool, timeout_s: float) -> Any:
 
     def connect() -> Any:
         left = timedelta(seconds=max(deadline - time.monotonic(), 0.001))
-        return TCPStore(
-            place.address, place.port, is_master=serves, timeout=left, wait_for_workers=False, multi_tenant=True
-        )
+        if serves:
+            return serve_store(place.address, place.port, left)
+        return TCPStore(place.address, place.port, is_master=False, timeout=left, wait_for_workers=False)
 
     try:
         return _within(connect, deadline)
@@ -114,21 +117,85 @@ def open_store(place: Place, is_served: bool, timeout_s: float) -> Any:
         ) from error
 
 
-def interface_towards(place: Place) -> str | None:
-    """The name of the network interface of this host that leads to where the ranks meet; None if that is not known."""
+def serve_store(address: str, port: int, timeout: timedelta) -> Any:
+    """A store that this process serves at `address`:`port` (0: any that is free), and nowhere else if it can be helped.
+
+    torch would have it listen to all networks, and a store asks nobody who they are. It still does where `address` is
+    none of this host (behind a translation of addresses), or may lead to another one elsewhere: many hosts take their
+    own name for a loopback address. Raises RuntimeError with EADDRINUSE if the port is taken.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    listener = _listening(address, port)
+    if listener is not None:
+        port = listener.getsockname()[1]
+    return TCPStore(
+        address,
+        port,
+        is_master=True,
+        timeout=timeout,
+        wait_for_workers=False,
+        multi_tenant=True,
+        master_listen_fd=None if listener is None else listener.detach(),
+    )
+
+
+def _listening(address: str, port: int) -> socket.socket | None:
+    """A socket that listens at `address`:`port` only; None if torch shall choose."""
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    except OSError:
+        return None
+    if _is_loopback(str(place[0])) and address != "localhost" and not _is_loopback(address):
+        return None
+    listener = socket.socket(family, kind)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(_BACKLOG)
+        return listener
+    except OSError as error:
+        listener.close()
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):  # in use: maybe by a store of this process, to share
+            return None
+        raise RuntimeError(f"{address}:{port} cannot be listened at: {error}") from error
+
+
+def own_address(address: str, port: int) -> str | None:
+    """The address by which this host would speak to `address`; None if that is not known."""
+    try:
+        family, kind, _, _, there = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(there)  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def interface_of(place: Place, others: Sequence[str | None]) -> str | None:
+    """The name of the network interface of this host that leads to where the ranks meet; None if that is not known.
+
+    others: the `own_address` of ranks on other hosts. Where the ranks meet at a name that this host takes for a
+    loopback address, which leads to none of them, the interface is the one that leads there.
+    """
     import psutil
 
     if not place.address:
         return None
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(place.address, place.port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(address)  # sends nothing
-            own = probe.getsockname()[0]
-    except OSError:
-        return None
+    own = own_address(place.address, place.port)
+    known = [other for other in others if other is not None and not _is_loopback(other)]
+    if known and own is not None and _is_loopback(own):
+        own = own_address(known[0], place.port)
     names = [name for name, found in psutil.net_if_addrs().items() if any(entry.address == own for entry in found)]
     return names[0] if names else None
+
+
+def _is_loopback(address: str) -> bool:
+    """Whether the text is an address, and of the loopback network."""
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
 
 
 def _wait_for_server(place: Place, where: str, deadline: float, timeout_s: float) -> None:

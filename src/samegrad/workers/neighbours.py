@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from samegrad.memory import open_memory_file
+
 __all__ = ["ProcessWatch", "host_identity", "offered_memory", "open_offered"]
 
 _GRACE_S = 1.5  # the launcher, which knows how the process ended, has so long to end this one
@@ -25,23 +27,23 @@ def host_identity() -> str:
         return f"{os.uname().nodename} {os.getpid()}"
 
 
-def offered_memory(fd: int) -> list[str | int]:
-    """Where other processes find the memory file `fd` of this process, and what tells that it is that one."""
+def offered_memory(fd: int) -> list[int]:
+    """The number of the memory file `fd` of this process, and what tells others that it is that one."""
     found = os.fstat(fd)
-    return [f"/proc/{os.getpid()}/fd/{fd}", found.st_dev, found.st_ino]
+    return [fd, found.st_dev, found.st_ino]
 
 
-def open_offered(offer: Sequence[str | int]) -> int:
-    """A descriptor of the memory file that another process of this host has offered.
+def open_offered(pid: int, offer: Sequence[int]) -> int:
+    """A descriptor of the memory file that process `pid` of this host has offered.
 
     Raises OSError where this process may not open it, or finds another file there (in another PID namespace).
     """
-    path, device, inode = str(offer[0]), *offer[1:]
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    number, device, inode = offer
+    fd = open_memory_file(pid, number)
     found = os.fstat(fd)
     if (found.st_dev, found.st_ino) != (device, inode):
         os.close(fd)
-        raise FileNotFoundError(f"{path} is another file here")
+        raise FileNotFoundError(f"/proc/{pid}/fd/{number} is another file here")
     return fd
 
 

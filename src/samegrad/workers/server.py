@@ -25,6 +25,7 @@ from typing import NoReturn
 
 from samegrad.errors import ConfigurationError, GroupError, SamegradError
 from samegrad.machine import usable_cores
+from samegrad.memory import new_memory_file
 from samegrad.workers.context import WorkerContext
 from samegrad.workers.devices import parse_devices
 from samegrad.workers.frames import Channel, Kind, read_frame, send_frame
@@ -146,7 +147,7 @@ def _fork(
     """Starts one worker for each device, in order of their ranks."""
     workers: list[Worker] = []
     try:
-        memory_fd = os.memfd_create("samegrad", os.MFD_CLOEXEC)
+        memory_fd = new_memory_file()
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()  # or every worker would write out what an import has printed

@@ -9,7 +9,7 @@ from typing import Literal
 from samegrad.errors import ConfigurationError
 from samegrad.workers.devices import device_words
 
-__all__ = ["DeviceKind", "Place", "device_kind"]
+__all__ = ["DeviceKind", "Place", "attempt", "device_kind"]
 
 DeviceKind = Literal["auto", "cpu", "cuda"]
 
@@ -68,6 +68,12 @@ class Place:
                 f"LOCAL_RANK is {local_rank}, but {name} is {most}: the ranks of a host count from 0 to {most - 1}"
             )
         return cls(rank, size, local_rank, given["MASTER_ADDR"], port)
+
+
+def attempt(variables: Mapping[str, str]) -> str:
+    """What tells this start of the ranks from the other starts of their job, in which torchrun keeps one store."""
+    run, restart = (variables.get(f"TORCHELASTIC_{name}", "").strip() for name in ("RUN_ID", "RESTART_COUNT"))
+    return f"{run or 'none'}/{restart or '0'}"
 
 
 def device_kind(devices: str | int | Sequence[str], size: int) -> DeviceKind:
