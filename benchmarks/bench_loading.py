@@ -1,7 +1,7 @@
 """What reading data costs in training: samples per second of LeNet on Fashion-MNIST, by kind of data set.
 
     python benchmarks/bench_loading.py --data-dir DIR       # batch 256, two devices; minutes
-    python benchmarks/bench_loading.py --preset tiny        # generated images, a second
+    python benchmarks/bench_loading.py --preset tiny        # generated images, seconds
 
 All ways train one after the other, on the same workers, several rounds in one run. Figures are samples per second:
 medians over the rounds, with the smallest and the largest; and the ratio to the first way, round by round. The first
