@@ -92,7 +92,8 @@ class Scripts:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(self.path), "TMPDIR": str(self.folder)}
+        path = os.pathsep.join(filter(None, [str(self.path), os.environ.get("PYTHONPATH")]))
+        return {**os.environ, "PYTHONPATH": path, "TMPDIR": str(self.folder)}
 
 
 def read_record(process: subprocess.Popen[str]) -> Any:

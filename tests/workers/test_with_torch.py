@@ -14,9 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
-from tests.workers.processes import Scripts, is_gone, own_children
+from tests.workers.processes import Scripts, is_gone, own_children, wait_until
 
 from samegrad import launch
 from samegrad.errors import GroupError, PeerFailed, PeerTimeout, WorkerDied, WorkerFailed
@@ -260,3 +261,41 @@ def test_the_size_of_dev_shm_does_not_matter(torch_scripts: Scripts) -> None:
     size, nbytes, *left = run.stdout.split() or [run.stderr]
     assert int(size) == 64 << 20 < int(nbytes)
     assert left == ["[]"]
+
+
+KILLED = """\
+import sys, samegrad
+steps = 3 if len(sys.argv) == 1 else 10**9
+
+def work():
+    import torch
+    model = torch.nn.Linear(300, 300, bias=False)
+    sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.1)
+    trainer = samegrad.Trainer(model, torch.nn.functional.mse_loss, sgd, samegrad.Recipe(batch_size=4, shards=2))
+    for step in range(steps):
+        trainer.step(torch.ones(4, 300), torch.zeros(4, 300))
+        if step == 2 and trainer.world.rank == 0:
+            print(trainer.fingerprint(), flush=True)
+
+samegrad.launch(work, devices="cpu:2")
+"""
+
+
+def test_nothing_is_left_of_a_job_that_was_killed(torch_scripts: Scripts) -> None:
+    command = torch_scripts.command(KILLED, "file", ())
+    settings: dict[str, Any] = {"cwd": torch_scripts.folder, "env": torch_scripts.environment, "text": True}
+    line = ""
+    for _ in range(2):
+        with subprocess.Popen([*command, "on"], stdout=subprocess.PIPE, **settings) as killed:
+            assert killed.stdout is not None
+            line = killed.stdout.readline()
+            children = psutil.Process(killed.pid).children(recursive=True)
+            assert len(children) == 3
+            maps = [Path(f"/proc/{child.pid}/maps").read_text(encoding="utf-8") for child in children]
+            assert ["memfd:samegrad" in text for text in maps] == [False, True, True]
+            assert "/dev/shm/" not in "".join(maps)  # what they share has no name, so it ends with them
+            killed.kill()
+        wait_until(lambda children=children: all(is_gone(child.pid) for child in children))  # type: ignore[misc]
+    again = subprocess.run(command, capture_output=True, timeout=60, check=False, **settings)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert again.stdout == line

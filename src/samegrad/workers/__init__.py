@@ -7,6 +7,7 @@ from samegrad.workers.devices import parse_devices
 from samegrad.workers.joining import join
 from samegrad.workers.launcher import launch
 from samegrad.workers.membership import JoinedContext, place_in_job
+from samegrad.workers.signals import saved_on_signal
 from samegrad.workers.stopping import StopSwitch
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "parse_devices",
     "place_in_job",
     "report",
+    "saved_on_signal",
     "stop_wanted",
 ]

@@ -21,9 +21,10 @@ class WorkerContext:
     timeout_s: how long a worker waits for the others in one exchange; start_timeout_s: the same for the first one.
     on_exit: called in order when the launched function has returned.
     returned: one byte per rank in memory that all workers share; not 0 when the launched function has returned there.
-        Two more stand behind them, for when the launcher has asked the workers to stop when they can, and for when
-        their supervisor ends them.
+        Three more stand behind them, for when the launcher has asked the workers to stop when they can, for when their
+        supervisor ends them, and for when a SIGTERM of others is left to the launcher from now on.
     leaves_sigterm: whether a SIGTERM that the supervisor has not sent is left to the launcher.
+    send_saving: tells the launcher of the folder that a training saves to when it is stopped; of "" when it has ended.
     """
 
     rank: int
@@ -36,6 +37,7 @@ class WorkerContext:
     returned: mmap.mmap | bytearray = field(default_factory=bytearray)
     start_timeout_s: float = 300.0
     leaves_sigterm: bool = False
+    send_saving: Callable[[str], None] = lambda _: None
 
     @property
     def own_devices(self) -> bool:
@@ -52,7 +54,8 @@ class WorkerContext:
 
     def is_to_end(self) -> bool:
         """Whether a SIGTERM that comes now ends this worker."""
-        return not self.leaves_sigterm or self._is_set(len(self.devices) + 1)
+        leaves_sigterm = self.leaves_sigterm or self._is_set(len(self.devices) + 2)
+        return not leaves_sigterm or self._is_set(len(self.devices) + 1)
 
     def _is_set(self, place: int) -> bool:
         return place < len(self.returned) and self.returned[place] != 0

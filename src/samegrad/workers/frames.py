@@ -32,6 +32,7 @@ class Kind(enum.IntEnum):
     DIED = 7  # server to launcher: JSON, the exit code of a worker that gave no answer
     REFUSED = 8  # server to launcher: pickled exception; no worker runs
     STOP = 9  # launcher to server: the workers shall stop when they can
+    SAVING = 10  # worker to launcher: the folder that it saves to when it is asked to stop; none from now on, if empty
 
 
 class Frame(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import selectors
 import signal
@@ -23,6 +24,7 @@ from samegrad.workers.membership import Listeners, is_member
 from samegrad.workers.outcome import OnReport, Outcome
 from samegrad.workers.output import Output, destination
 from samegrad.workers.settings import Settings
+from samegrad.workers.signals import SavingSignals
 from samegrad.workers.stopping import StopSwitch
 
 __all__ = ["launch"]
@@ -60,7 +62,9 @@ def launch(
     on_report: called here with each record that a worker hands to `samegrad.workers.report`.
     preload: modules that are imported once, before the workers are forked.
     stop: asks the workers to stop when they can, when it is set. With it, a SIGTERM that is sent to all processes, as
-        batch systems do, is left to the caller, as Ctrl-C is: its handler may set the switch.
+        batch systems do, is left to the caller, as Ctrl-C is: its handler may set the switch. Without it, and where the
+        caller has set no handlers of its own, the first Ctrl-C or SIGTERM during a `fit` that saves does so; when the
+        function has returned, the signal acts: KeyboardInterrupt, or the end of this process.
 
     A worker has the caller's environment, working directory, `sys.path`, `sys.argv` and interpreter flags, an empty
     stdin, and random generators (random, numpy, torch, the hashes of strings) that start alike on every rank and in
@@ -92,8 +96,17 @@ def launch(
     if is_rank:
         return run_joined(function, settings, Listeners(on_report, stop))
     _check_platform()
-    outcome = Outcome(on_report)
-    with _Server(stop, start_timeout_s) as server:
+    if stop is not None:
+        return _launch(Outcome(on_report), function, settings, stop, leaves_sigterm=True)
+    with StopSwitch() as switch, SavingSignals(switch.set) as signals:
+        outcome = Outcome(on_report, functools.partial(setattr, signals, "folder"))
+        return _launch(outcome, function, settings, switch, leaves_sigterm=False)
+
+
+def _launch(
+    outcome: Outcome, function: Callable[[], T], settings: Settings, stop: StopSwitch, leaves_sigterm: bool
+) -> T:
+    with _Server(stop, leaves_sigterm, settings.start_timeout_s) as server:
         server.start()
         server.channel.send(Kind.REQUEST, settings.to_json())
         server.channel.send(Kind.FUNCTION, _pickled(function))
@@ -131,7 +144,7 @@ def _pickled(function: Callable[[], object]) -> bytes:
 class _Server:
     """The process that forks the workers, from its start to its end."""
 
-    def __init__(self, stop: StopSwitch | None, start_timeout_s: float) -> None:
+    def __init__(self, stop: StopSwitch, leaves_sigterm: bool, start_timeout_s: float) -> None:
         self._start_timeout_s = start_timeout_s
         own, self._theirs = socket.socketpair()
         self.channel = Channel(own)
@@ -139,9 +152,8 @@ class _Server:
         self._outputs: list[Output] = []
         self._selector = selectors.DefaultSelector()
         self._selector.register(self.channel, selectors.EVENT_READ)
-        if stop is not None:
-            self._selector.register(stop, selectors.EVENT_READ)
-        self._leaves_sigterm = stop is not None
+        self._selector.register(stop, selectors.EVENT_READ)
+        self._leaves_sigterm = leaves_sigterm
         self._runs_workers = False
         self.exit_code = 0  # how it has ended
 

@@ -17,10 +17,13 @@ OnReport = Callable[[dict[str, Any]], None]
 
 
 class Outcome:
-    """Takes the messages from the server in order; hands reports to `on_report`. `started`: the workers run."""
+    """Takes the messages from the server in order; hands reports to `on_report`. `started`: the workers run.
 
-    def __init__(self, on_report: OnReport | None) -> None:
-        self._on_report = on_report
+    on_saving: called with the folder that a training saves to when it is stopped, and with "" when it has ended.
+    """
+
+    def __init__(self, on_report: OnReport | None, on_saving: Callable[[str], None] = lambda _: None) -> None:
+        self._on_report, self._on_saving = on_report, on_saving
         self._devices: list[str] = []
         self._returned: set[int] = set()
         self._result = b""
@@ -38,6 +41,8 @@ class Outcome:
             case Kind.REPORT:
                 if self._on_report is not None:
                     self._on_report(frame.json())
+            case Kind.SAVING:
+                self._on_saving(frame.payload.decode())
             case Kind.RESULT:
                 self._returned.add(frame.rank)
                 if frame.rank == 0:

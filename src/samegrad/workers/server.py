@@ -74,7 +74,7 @@ def _serve(end: socket.socket, leaves_sigterm: bool) -> None:
         function = read_frame(end)
         if function is None:
             return
-        returned = mmap.mmap(-1, len(devices) + 2)
+        returned = mmap.mmap(-1, len(devices) + 3)
         workers = _fork(end, settings, devices, function.payload, returned, leaves_sigterm)
     except SamegradError as error:
         send_frame(end, Kind.REFUSED, pickle.dumps(error))
@@ -83,8 +83,13 @@ def _serve(end: socket.socket, leaves_sigterm: bool) -> None:
     launcher = Channel(end)
     pids = [worker.pid for worker in workers]
     launcher.send(Kind.STARTED, json.dumps({"devices": devices, "pids": pids}).encode())
-    ask_to_stop, say_end = (functools.partial(returned.__setitem__, len(devices) + place, 1) for place in (0, 1))
-    Supervisor(launcher, workers, ask_to_stop, say_end).run()
+    ask_to_stop, say_end, leave = (functools.partial(returned.__setitem__, len(devices) + i, 1) for i in range(3))
+
+    def leave_sigterm() -> None:
+        leave()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    Supervisor(launcher, workers, ask_to_stop, say_end, leave_sigterm).run()
     end_children()
     launcher.flush_all()
 
@@ -174,6 +179,7 @@ def _fork(
                         send_report=answers.report,
                         returned=returned,
                         leaves_sigterm=leaves_sigterm,
+                        send_saving=answers.saving,
                     )
                     run_worker(answers, place, function)
                 finally:

@@ -37,6 +37,7 @@ class Supervisor:
 
     ask_to_stop: tells the workers, when the launcher says so, that they should come to an end.
     say_end: tells them that the SIGTERM that follows is from here.
+    leave_sigterm: has SIGTERM left to the launcher from now on, as one of them is about to save when it is stopped.
     """
 
     def __init__(
@@ -45,8 +46,10 @@ class Supervisor:
         workers: Sequence[Worker],
         ask_to_stop: Callable[[], None],
         say_end: Callable[[], None] = lambda: None,
+        leave_sigterm: Callable[[], None] = lambda: None,
     ) -> None:
         self._launcher, self._ask_to_stop, self._say_end = launcher, ask_to_stop, say_end
+        self._leave_sigterm = leave_sigterm
         self._alive = {worker.pid: worker for worker in workers}
         self._kill_at: float | None = None
         self._selector = selectors.DefaultSelector()
@@ -109,6 +112,8 @@ class Supervisor:
         """Passes the next piece of what `worker` says on; False if there is none."""
         frames = worker.channel.receive()
         for frame in frames or ():
+            if frame.kind is Kind.SAVING:
+                self._leave_sigterm()
             self._launcher.send(frame.kind, frame.payload, worker.rank)
             if frame.kind in (Kind.RESULT, Kind.FAILURE):
                 worker.answered = True

@@ -48,6 +48,10 @@ class Answers:
             raise ConfigurationError("report: this process was started by a worker; only the worker itself can report")
         self._send(Kind.REPORT, encoded(record).encode())
 
+    def saving(self, folder: str) -> None:
+        """See `WorkerContext.send_saving`."""
+        self._send(Kind.SAVING, folder.encode())
+
     def result(self, value: object, rank: int) -> None:
         """Says that the function has returned; the value matters on rank 0 only."""
         try:
