@@ -32,8 +32,8 @@ def write_together(contents: Mapping[Path, Iterable[bytes | memoryview]]) -> Non
     """Write files of one folder, given in pieces; the last of them says that all are there.
 
     All bytes have reached the disk before the first file gets its name; names are given in order, and that of the last
-    only when the others have reached the disk. So there is no last file beside others that are not its own: one of
-    before is removed in time (a single file is simply replaced). Raises `OSError`; no part of a file is left then.
+    only when the others have reached the disk. So to replace the last file is to replace all, at once, if the others
+    have names that the one of before does not speak of. Raises `OSError`; no part of a file is left then.
     """
     folder = next(iter(contents)).parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -43,9 +43,6 @@ def write_together(contents: Mapping[Path, Iterable[bytes | memoryview]]) -> Non
             with parts[path].open("xb", buffering=0) as file:
                 _write(file, pieces)
         *others, last = parts
-        if others:
-            last.unlink(missing_ok=True)
-            _sync_folder(folder)
         for path in others:
             parts[path].replace(path)
         if others:

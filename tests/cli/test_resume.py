@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,6 +20,8 @@ from typer.testing import CliRunner
 from samegrad.cli.app import app
 from samegrad.errors import OutputError
 from samegrad.files import FolderLock
+from samegrad.trainer.checkpoint import read_checkpoint
+from samegrad.trainer.checkpoint_files import checkpoints, steps_of
 from samegrad.trainer.checkpoint_record import latest, read_record
 
 pytestmark = pytest.mark.dist
@@ -98,6 +102,40 @@ def test_killed_at_any_moment_it_goes_on_from_what_was_saved(fingerprint: str, t
     assert len(list(other.glob("checkpoint-*.json"))) == 1
     metrics = [json.loads(line) for line in (other / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [record["epoch"] for record in metrics] == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_killed_at_ten_moments_it_ends_with_the_same_result(fingerprint: str, tmp_path: Path) -> None:
+    generator, options, kills, stdout = random.Random(10), OPTIONS, 0, ""
+    saving = ["--save-every", "1", "--keep", "1", "--json"]
+    for devices in itertools.cycle(["cpu:2", "cpu:1", "cpu:3"]):
+        process = subprocess.Popen(
+            [*COMMAND, *options, "--out", str(tmp_path), "--devices", devices, *saving],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        done = steps(tmp_path)
+        if kills == 10:
+            stdout, stderr = process.communicate(timeout=100)
+            assert process.returncode == 0, stderr
+            break
+        wait_until(lambda done=done: steps(tmp_path) > done, within_s=100)  # type: ignore[misc]
+        time.sleep(0.05 * generator.random())
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGKILL
+        wait_until(lambda children=children: all(is_gone(child.pid) for child in children))  # type: ignore[misc]
+        assert read_checkpoint(latest(tmp_path)).steps > done
+        options, kills = ["--resume", str(tmp_path)], kills + 1
+    assert json.loads(stdout)["fingerprint"] == fingerprint
+    assert read_checkpoint(latest(tmp_path)).steps == 4 * 32
+
+
+def steps(folder: Path) -> int:
+    """Of the newest checkpoint in `folder`; 0 if there is none."""
+    return max(map(steps_of, checkpoints(folder)), default=0)
 
 
 def test_a_run_that_is_not_finished_is_not_replaced(tmp_path: Path) -> None:

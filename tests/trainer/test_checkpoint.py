@@ -15,7 +15,7 @@ import pytest
 import safetensors.torch
 import torch
 from tests.trainer.snapshots import snapshot_of
-from torch import Tensor, nn
+from torch import nn
 
 from samegrad.errors import ConfigurationError, OutputError
 from samegrad.parallel import fingerprint
@@ -94,14 +94,27 @@ def test_the_newest_stay(tmp_path: Path) -> None:
 
 
 def test_the_same_step_again_replaces_it(tmp_path: Path) -> None:
-    for value in (1.0, 1.0, 2.0):
+    for value in (1.0, 1.0, 2.0, 3.0):
         path = write_checkpoint(tmp_path, snapshot(5, value), keep=1)
         assert float(read_checkpoint(path).weights["z.weight"][0, 0]) == value
+        assert len(names(tmp_path)) == 3
 
 
+def test_what_was_left_of_a_step_that_was_saved_twice_is_removed(tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path, snapshot(5), keep=2)
+    left = {name: (tmp_path / name).read_bytes() for name in names(tmp_path) if name != path.name}
+    write_checkpoint(tmp_path, snapshot(5, 2.0), keep=2)
+    for name, content in left.items():  # it was killed before it removed them
+        (tmp_path / name).write_bytes(content)
+    write_checkpoint(tmp_path, snapshot(6), keep=2)
+    assert len(names(tmp_path)) == 6
+    assert float(read_checkpoint(path).weights["z.weight"][0, 0]) == 2.0
+
+
+@pytest.mark.parametrize("steps", [2, 1])  # the next step, and the same one again
 @pytest.mark.parametrize("failing", range(1, 10))
 def test_the_older_checkpoint_survives_a_failure_at_any_point(
-    failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    failing: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Calls 1-3: bytes of the three files; 4-5: names of the tensors; 6: folder; 7: name of the record; 8: folder."""
     write_checkpoint(tmp_path, snapshot(1), keep=1)
@@ -112,7 +125,7 @@ def test_the_older_checkpoint_survives_a_failure_at_any_point(
     def count() -> None:
         nonlocal calls
         calls += 1
-        if calls == failing + (failing > 3):  # the folder after the record of before, of which there is none, is 4
+        if calls == failing:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def counted_fsync(descriptor: int) -> None:
@@ -127,17 +140,19 @@ def test_the_older_checkpoint_survives_a_failure_at_any_point(
         patch.setattr(os, "fsync", counted_fsync)
         patch.setattr(Path, "replace", counted_replace)
         if failing == 9:
-            write_checkpoint(tmp_path, snapshot(2), keep=1)
-            assert calls == 9
+            write_checkpoint(tmp_path, snapshot(steps, 2.0), keep=1)
+            assert calls == 8
+            assert len(names(tmp_path)) == 3
             return
         with pytest.raises(OutputError, match=r"No space left on device; checkpoint-\d+ is still there") as info:
-            write_checkpoint(tmp_path, snapshot(2), keep=1)
+            write_checkpoint(tmp_path, snapshot(steps, 2.0), keep=1)
     assert isinstance(info.value.__cause__, OSError)
+    found = read_checkpoint(latest(tmp_path))
     if failing < 8:
         assert names(tmp_path) == before
-        assert read_checkpoint(latest(tmp_path)).steps == 1
+        assert (found.steps, float(found.weights["z.weight"][0, 0])) == (1, 1.0)
     else:  # the new name is there already, only not known to be on the disk
-        assert read_checkpoint(latest(tmp_path)).steps == 2
+        assert (found.steps, float(found.weights["z.weight"][0, 0])) == (steps, 2.0)
 
 
 def test_a_full_disk_leaves_the_older_checkpoint(tmp_path: Path) -> None:
@@ -252,10 +267,10 @@ from tests.trainer.snapshots import snapshot_of
 for place in sys.stdin:  # a process for each place, forked from one that has imported torch
     if (child := os.fork()) == 0:
         tensors = {"x": torch.zeros(50_000)}
-        for steps in itertools.count(1):
-            tensors["x"].fill_(steps)
-            write_checkpoint(pathlib.Path(place.strip()), snapshot_of(steps, tensors, tensors), 1 + steps % 2)
-            os.write(1, f"{child or os.getpid()} {steps}\\n".encode())
+        for save in itertools.count(2):  # each step twice
+            tensors["x"].fill_(save)
+            write_checkpoint(pathlib.Path(place.strip()), snapshot_of(save // 2, tensors, tensors), 1 + save // 2 % 2)
+            os.write(1, f"{child or os.getpid()} {save}\\n".encode())
     os.waitpid(child, 0)
     os.write(1, b"0 0\\n")
 """
@@ -278,9 +293,9 @@ def kill_while_saving(folder: Path, moments: int) -> None:
             while (line := writer.stdout.readline()) != "0 0\n":
                 said = int(line.split()[1])
             found = read_checkpoint(latest(place))
-            assert found.steps >= said
-            values: set[Tensor] = {found.weights["x"][0], found.state["x"][-1]}
-            assert {int(value) for value in values} == {found.steps}
+            (value,) = {int(tensor) for tensor in (found.weights["x"][0], found.state["x"][-1])}
+            assert value >= said
+            assert found.steps == value // 2
         writer.stdin.close()
 
 

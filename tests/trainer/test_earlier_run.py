@@ -1,10 +1,9 @@
-"""The files of an earlier run go aside, whole, and only when no run writes there."""
+"""The files of an earlier run go aside, whole."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from samegrad.files import FolderLock
 from samegrad.trainer.earlier_run import set_aside
 
 FILES = ["metrics.jsonl", "report.json", "report.html", "curves.png", "checkpoint-8.json", "checkpoint-8.safetensors"]
@@ -27,18 +26,9 @@ def test_every_run_has_a_folder_of_its_own_and_foreign_files_stay(tmp_path: Path
         assert aside == tmp_path / f"earlier-{number}"
         assert set_aside(tmp_path) is None
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        *(".lock", "earlier-1", "earlier-2", "earlier-3", "earlier-notes", "train.log")
+        *("earlier-1", "earlier-2", "earlier-3", "earlier-notes", "train.log")
     ]
     for number in (1, 2, 3):
         found = {path: path.read_text(encoding="utf-8") for path in (tmp_path / f"earlier-{number}").rglob("*.*")}
         assert sorted(path.name for path in found) == sorted(FILES)
         assert set(found.values()) == {f"run {number}"}
-
-
-def test_the_files_of_a_run_that_writes_there_stay(tmp_path: Path) -> None:
-    fill(tmp_path, "at work")
-    lock = FolderLock(tmp_path)
-    assert set_aside(tmp_path) is None
-    assert all((tmp_path / name).exists() for name in FILES)
-    lock.release()
-    assert set_aside(tmp_path) is not None

@@ -22,7 +22,7 @@ from torch.utils.data import Dataset, TensorDataset
 from samegrad.callbacks import EpochReport, SaveReport
 from samegrad.errors import CallMismatch, ConfigurationError, OutputError
 from samegrad.recipe import Recipe
-from samegrad.trainer import Saving, Trainer, saving
+from samegrad.trainer import Saving, Trainer, keeper, saving
 from samegrad.trainer.checkpoint import Snapshot, write_checkpoint
 from samegrad.trainer.checkpoint_files import checkpoints
 from samegrad.trainer.checkpoint_record import latest, read_record, sealed
@@ -330,15 +330,67 @@ sys.stdin.read()
             with pytest.raises(OutputError, match="no other run writes to; got one that another run is saving to"):
                 save()
         other.kill()
-    make().save(tmp_path)  # the lock has ended with its process
     first, second = make(), make()
+    first.save(tmp_path)  # the lock has ended with its process
 
     def while_the_first_trains(report: Any) -> None:
         with pytest.raises(OutputError, match="no other run writes to"):
             second.save(tmp_path)
 
     first.fit(data(), saving=Saving(tmp_path), on_step=while_the_first_trains)
+    second.resume(tmp_path)
     second.save(tmp_path)
+
+
+def test_checkpoints_of_another_run_are_not_replaced(tmp_path: Path) -> None:
+    make().fit(data(), 2, saving=Saving(tmp_path, every=5, keep=9))
+    before = sorted(tmp_path.iterdir())
+    other, steps = make(), list[Any]()
+    for save in (
+        lambda: other.save(tmp_path),
+        lambda: other.fit(data(), saving=Saving(tmp_path), on_step=steps.append),
+    ):
+        with pytest.raises(
+            ConfigurationError, match=r"up to step 12, which would be replaced\. .* \(trainer\.resume\("
+        ):
+            save()
+    assert steps == []
+    assert sorted(tmp_path.iterdir()) == before
+    other.resume(tmp_path / "checkpoint-00000005.json")
+    other.save(tmp_path)  # goes on from there; what came later is of a line that is abandoned
+    assert [path.stem for path in checkpoints(tmp_path)] == ["checkpoint-00000005"]
+
+
+@pytest.mark.dist
+def test_ranks_wait_longer_for_the_disk_than_for_each_other(tmp_path: Path) -> None:
+    def train() -> list[str]:
+        write = write_checkpoint
+
+        def slow(*arguments: Any) -> Path:
+            assert not threading.Event().wait(2.5)  # three times as long as ranks wait
+            return write(*arguments)
+
+        vars(saving)["write_checkpoint"] = slow
+        trainer = make()
+        trainer.save(tmp_path, wait=False)
+        trainer.step(*data().tensors)
+        trainer.save(tmp_path)
+        return [path.stem for path in checkpoints(tmp_path)]
+
+    assert launch(train, devices="cpu:2", timeout_s=0.8) == ["checkpoint-00000000", "checkpoint-00000001"]
+
+
+def test_a_disk_that_does_not_respond_is_given_up_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    responds = threading.Event()
+    monkeypatch.setattr(keeper, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(saving, "write_checkpoint", lambda *_: responds.wait(30))
+    trainer = make()
+    trainer.save(tmp_path, wait=False)
+    with pytest.raises(
+        OutputError, match=r"completing the checkpoint before: .* not complete after 0 s; does the disk"
+    ):
+        trainer.resume(tmp_path)
+    responds.set()
 
 
 def test_what_differs_is_refused_by_name_and_nothing_is_changed(tmp_path: Path) -> None:

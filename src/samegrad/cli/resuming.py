@@ -19,6 +19,7 @@ __all__ = ["check_folder", "given_options", "resumed"]
 _IF_GIVEN = frozenset({"out", "data_dir", "save_every", "keep", "tensorboard"})
 _FREE = _IF_GIVEN | {"devices", "shares", "update", "loader_workers", "resume", "as_json", "debug"}
 """What may differ from the run that is resumed."""
+_FREE_OPTIONS = [f"--{name.replace('_', '-')}" for name in sorted(_FREE - {"resume", "as_json", "debug"})]
 
 
 def resumed(job: TrainJob, given: Collection[str]) -> TrainJob:
@@ -34,7 +35,7 @@ def resumed(job: TrainJob, given: Collection[str]) -> TrainJob:
     if differing:
         raise ConfigurationError(
             f"--resume {job.resume}: a run is gone on with as it was begun, but these options say otherwise: "
-            f"{', '.join(differing)}. Leave them out; --devices, --shares, --update and --out may differ"
+            f"{', '.join(differing)}. Leave them out; what may differ is {', '.join(_FREE_OPTIONS)}"
         )
     names = {"shares", "update", "loader_workers"} | (_IF_GIVEN & set(given))
     return replace(saved, **{name: getattr(job, name) for name in names})

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from samegrad.errors import OutputError
 from samegrad.files import write_together
-from samegrad.trainer.checkpoint_files import STATE, WEIGHTS, checkpoint_name, checkpoints, prune
+from samegrad.trainer.checkpoint_files import checkpoint_name, checkpoints, tensor_names
 from samegrad.trainer.checkpoint_record import FORMAT_VERSION, check_file, read_record, sealed
 from samegrad.trainer.checksums import begin_checksums
+from samegrad.trainer.pruning import prune
 from samegrad.trainer.tensor_file import tensor_pieces, tensors_in
 
 __all__ = ["Snapshot", "read_checkpoint", "write_checkpoint"]
@@ -57,49 +58,59 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, keep: int) -> Path:
     """
     stem = checkpoint_name(snapshot.steps)
     record = folder / f"{stem}.json"
-    parts = {stem + WEIGHTS: tensor_pieces(snapshot.weights), stem + STATE: tensor_pieces(snapshot.state)}
+    found = _files_of(record)
+    names = next(names for names in tensor_names(stem) if names != list(found))  # what is there stays as it is
+    parts = dict(zip(names, map(tensor_pieces, (snapshot.weights, snapshot.state)), strict=True))
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="checksum") as threads:
         begun = {name: begin_checksums(pieces, threads) for name, pieces in parts.items()}
 
         @functools.cache
         def files() -> dict[str, Any]:
-            return {name: {"bytes": nbytes, "crc32": list(found)} for name, (nbytes, found) in begun.items()}
+            return {name: {"bytes": nbytes, "crc32": list(sums)} for name, (nbytes, sums) in begun.items()}
 
         def description() -> Iterator[bytes]:
-            names = list(snapshot.weights)
-            yield sealed({"format_version": FORMAT_VERSION, **snapshot.record, "tensors": names, "files": files()})
+            held = {"tensors": list(snapshot.weights), "files": files() if contents else found}
+            yield sealed({"format_version": FORMAT_VERSION, **snapshot.record, **held})
 
         contents: dict[Path, Iterable[bytes | memoryview]] = {folder / name: parts[name] for name in parts}
-        if record.exists() and _files_of(record) == files():
+        if found and list(found.values()) == list(files().values()) and _are_whole(record, found):
             contents = {}  # the same tensors, as at the end of a run that is repeated: the record alone is replaced
         try:
             write_together({**contents, record: description()})
         except OSError as error:
-            raise _not_written(folder, stem, error) from error
+            raise _not_written(record, names, error) from error
     prune(folder, snapshot.steps, keep)
     return record
 
 
-def _files_of(record: Path) -> dict[str, Any] | None:
-    """What a record says of its files, if they are whole; None if they are not."""
+def _files_of(record: Path) -> dict[str, Any]:
+    """What a record says of its files; nothing if there is none, or none that can be read."""
     try:
-        files: dict[str, Any] = read_record(record)["files"]
+        return dict(read_record(record)["files"])
+    except OutputError:
+        return {}
+
+
+def _are_whole(record: Path, files: Mapping[str, Any]) -> bool:
+    """Whether the `files` of a record are what it says."""
+    try:
         for name, description in files.items():
             check_file(record.with_name(name), description)
     except OutputError:
-        return None
-    return files
+        return False
+    return True
 
 
-def _not_written(folder: Path, stem: str, error: OSError) -> OutputError:
+def _not_written(record: Path, names: Iterable[str], error: OSError) -> OutputError:
     """Removes what was written in vain; the error to raise."""
-    older = checkpoints(folder)
-    if folder / f"{stem}.json" not in older:
-        for ending in (WEIGHTS, STATE):
+    if list(_files_of(record)) != names:
+        for name in names:
             with contextlib.suppress(OSError):
-                (folder / (stem + ending)).unlink(missing_ok=True)
+                record.with_name(name).unlink(missing_ok=True)
+    folder = record.parent
+    older = checkpoints(folder)
     stays = f"{older[-1].stem} is still there" if older else "there was none before"
-    return OutputError(f"{folder}: {stem} could not be written: {error.strerror or error}; {stays}")
+    return OutputError(f"{folder}: {record.stem} could not be written: {error.strerror or error}; {stays}")
 
 
 def read_checkpoint(path: Path) -> Snapshot:

@@ -1,34 +1,55 @@
-"""What the files of a checkpoint are called, which there are, and which may go. Needs no torch.
+"""What the files of a checkpoint are called, and which there are. Needs no torch.
 
     checkpoint-00001200.safetensors         the model's state_dict after 1,200 steps, for any reader of safetensors
     checkpoint-00001200.state.safetensors   tensors of the optimizer and of what else is remembered
     checkpoint-00001200.json                the record, see `checkpoint_record`; names both files with their checksums
 
-The record is written last and removed first: where there is one, the checkpoint is whole.
+The record is written last and removed first: where there is one, the checkpoint is whole. When a step is saved again
+with other tensors, their files are called checkpoint-00001200.again..., and the next time as before: so those that the
+record speaks of stay as they are until it is replaced.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 from pathlib import Path
 
 from samegrad.errors import OutputError
 from samegrad.files import FolderLock, FolderLocked
 
-__all__ = ["STATE", "WEIGHTS", "checkpoint_name", "checkpoints", "locked_folder", "others_beside", "prune", "record_of"]
+__all__ = [
+    "STATE",
+    "WEIGHTS",
+    "checkpoint_name",
+    "checkpoints",
+    "locked_folder",
+    "others_beside",
+    "record_of",
+    "steps_of",
+    "tensor_names",
+]
 
 WEIGHTS, STATE = ".safetensors", ".state.safetensors"
 """What the names of the two tensor files end in."""
 
 _RECORD = re.compile(r"checkpoint-([0-9]{8,})\.json")
-_FILE = re.compile(r"checkpoint-([0-9]{8,})(\.json|\.safetensors|\.state\.safetensors)")
-_PARTS = ".checkpoint-*.part"
+_FILE = re.compile(r"checkpoint-([0-9]{8,})(\.json|(?:\.again)?(?:\.state)?\.safetensors)")
+_AGAIN = ".again"
 
 
 def checkpoint_name(steps: int) -> str:
     """The name, without an ending, of the files of a checkpoint after so many steps."""
     return f"checkpoint-{steps:08}"
+
+
+def steps_of(record: Path) -> int:
+    """After how many steps the checkpoint was saved whose record is called so."""
+    return int(record.stem.partition("-")[2])
+
+
+def tensor_names(stem: str) -> list[list[str]]:
+    """What the two tensor files of the checkpoint `stem` may be called, in two ways."""
+    return [[stem + way + ending for ending in (WEIGHTS, STATE)] for way in ("", _AGAIN)]
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -66,28 +87,3 @@ def locked_folder(folder: Path) -> FolderLock:
         raise OutputError(
             f"{folder}: expected a folder that files can be written to; got: {error.strerror or error}"
         ) from error
-
-
-def prune(folder: Path, steps: int, keep: int) -> None:
-    """Of the checkpoints in `folder`, keeps the one after `steps` steps and the `keep` - 1 before it.
-
-    Later ones go too: they are of a run that was taken up again before them, or of another run. So does what a process
-    that was killed has left half written. What cannot be removed only takes room.
-    """
-    records = checkpoints(folder)
-    kept = [path for path in records if int(path.stem.partition("-")[2]) <= steps][-keep:]
-    for path in records:
-        if path not in kept:
-            _remove(path)
-    stems = {path.stem for path in kept}
-    for path in folder.iterdir():
-        match = _FILE.fullmatch(path.name)
-        if match and f"checkpoint-{match[1]}" not in stems:
-            _remove(path)
-    for path in folder.glob(_PARTS):
-        _remove(path)
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from samegrad.errors import OutputError
-from samegrad.trainer.checkpoint_files import STATE, WEIGHTS, checkpoints, others_beside, record_of
+from samegrad.trainer.checkpoint_files import checkpoints, others_beside, record_of, steps_of, tensor_names
 from samegrad.trainer.checksums import count_parts, damage
 from samegrad.trainer.position import Position
 
@@ -81,7 +81,7 @@ def read_record(path: Path) -> dict[str, Any]:
             f"{path}: expected what was written, with the checksum {written}; got {len(content)} bytes with another."
             f"{others_beside(path)} {_REMEDY}"
         )
-    if wrong := next(_wrong(document, path.stem), None):
+    if wrong := next(_wrong(document, path), None):
         raise OutputError(f"{path}: expected the record of a checkpoint; got one in which {wrong}. {_REMEDY}")
     return dict(document)
 
@@ -145,7 +145,7 @@ def _opened(path: Path) -> FileIO:
     raise OutputError(f"{path}: expected a file of a checkpoint; got: {what}.{others_beside(path)} {_REMEDY}")
 
 
-def _wrong(document: Mapping[str, Any], stem: str) -> Iterator[str]:
+def _wrong(document: Mapping[str, Any], path: Path) -> Iterator[str]:
     """What a record says that no record can say."""
     for name, kind in _KINDS.items():
         if type(document.get(name)) is not kind:
@@ -164,12 +164,12 @@ def _wrong(document: Mapping[str, Any], stem: str) -> Iterator[str]:
             possible = (type(value) is int and 0 <= value < 1 << 63) or (default is None and value is None)
         if not possible:
             yield f"{name} of position is {_said(value)}"
-    if position["steps"] != int(stem.partition("-")[2]):
+    if position["steps"] != steps_of(path):
         yield f"steps of position is {position['steps']}"
     if not all(type(name) is str for name in document["tensors"]):
         yield f"tensors is {_said(document['tensors'])}"
     files = document["files"]
-    if list(files) != [stem + WEIGHTS, stem + STATE]:
+    if list(files) not in tensor_names(path.stem):
         yield f"files are {', '.join(files) or 'none'}"
     for name, file in files.items():
         if not _is_description(file):

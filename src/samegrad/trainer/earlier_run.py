@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from samegrad.callbacks.output import output_error
-from samegrad.files import FolderLock
 
 __all__ = ["set_aside"]
 
@@ -19,14 +18,10 @@ _PATTERNS = ("report.*", "checkpoint-*.json", "checkpoint-*", "metrics.jsonl", "
 def set_aside(folder: Path) -> Path | None:
     """Moves the files of the run that `folder` holds into a folder `earlier-<number>` in it; None if it holds none.
 
-    Files of another kind stay. Nothing is moved while a run writes to the folder. Raises OutputError.
+    Files of another kind stay. The caller holds the lock of the folder. Raises OutputError.
     """
     found = list(dict.fromkeys(path for pattern in _PATTERNS for path in sorted(folder.glob(pattern))))
     if not found:
-        return None
-    try:
-        lock = FolderLock(folder)
-    except OSError:  # who saves there next is told so
         return None
     try:
         numbers = [int(path.name[8:]) for path in folder.glob("earlier-*") if path.name[8:].isdecimal()]
@@ -36,6 +31,4 @@ def set_aside(folder: Path) -> Path | None:
             path.rename(aside / path.name)
     except OSError as error:
         raise output_error(folder, error) from error
-    finally:
-        lock.release()
     return aside

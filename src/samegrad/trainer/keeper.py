@@ -19,6 +19,10 @@ from samegrad.workers import context
 
 __all__ = ["Keeper"]
 
+_SIGN_OF_LIFE_S = 0.2  # less than any timeout of ranks that is of use
+_PATIENCE_S = 3600.0  # for a checkpoint; disks that share their work with many may take minutes
+_WRITING = "writing"
+
 
 class Keeper:
     """Saves `state` and puts it back. All ranks make the same calls; rank 0 alone writes."""
@@ -43,15 +47,23 @@ class Keeper:
         if saving is None:
             yield
             return
-        with contextlib.ExitStack() as kept:
-            folder = self._writer.at(Path(saving.folder), on_save, wait)
-            self._on_first(lambda: kept.enter_context(folder), "saving: locking the folder")
+        folder = Path(saving.folder)
+        with self.locking(folder, on_save, wait):
+            self._on_first(lambda: self._writer.check_own(folder), "saving: looking for checkpoints of other runs")
             yield
-            if wait:
-                self._on_first(self._writer.flush, "saving: completing the last checkpoint")
         worker = context()
         if self._is_first and not wait and worker is not None and self._writer.flush not in worker.on_exit:
             worker.on_exit.append(self._writer.flush)
+
+    @contextlib.contextmanager
+    def locking(self, folder: Path, on_save: OnSave | None = None, wait: bool = True) -> Iterator[None]:
+        """Keeps others from writing into `folder` within, whatever it holds; the rest is as in `keeping`."""
+        with contextlib.ExitStack() as kept:
+            locked = self._writer.at(folder, on_save, wait)
+            self._on_first(lambda: kept.enter_context(locked), "saving: locking the folder")
+            yield
+            if wait:
+                self._on_first(self._writer.flush, "saving: completing the last checkpoint")
 
     def save(self, saving: Saving, position: Position, wait: bool = False) -> None:
         """Has the state, which is that at `position`, written; wait: until that is done, else until it is copied."""
@@ -69,19 +81,36 @@ class Keeper:
         self._on_first(self._writer.flush, "resume: completing the checkpoint before")
         path = Path(self._on_first(lambda: str(find_checkpoint(place).absolute()), "resume: choosing the checkpoint"))
         position = self._state.put_back(read_checkpoint(path), path)
+        self._writer.owns(path.parent)
         # Nobody goes on before all have written what they share.
         self._state.world.group.gather(b"", "resume: loading the checkpoint")
         return position
 
     def _on_first(self, do: Callable[[], object], operation: str) -> str:
-        """Has rank 0 `do` what it alone does; returns the result as text, on all ranks, or raises its error there."""
-        told, failure = ["", ""], None
-        if self._is_first:
-            try:
-                told[1] = str(do())
-            except (ConfigurationError, OutputError) as error:
-                told, failure = [type(error).__name__, str(error)], error
-        kind, text = json.loads(self._state.world.group.gather(json.dumps(told).encode(), operation)[0])
+        """Has rank 0 `do` what it alone does; returns the result as text, on all ranks, or raises its error there.
+
+        Before that, the checkpoint that is being written is completed. A disk may take longer for that than the ranks
+        wait for each other, so rank 0 gives signs of life meanwhile.
+        """
+        give_up_at = time.monotonic() + _PATIENCE_S
+        while True:
+            told, failure = ["", ""], None
+            if self._is_first:
+                try:
+                    if self._writer.is_done(_SIGN_OF_LIFE_S):
+                        told[1] = str(do())
+                    elif time.monotonic() < give_up_at:
+                        told[0] = _WRITING
+                    else:
+                        raise OutputError(
+                            f"{operation}: the checkpoint that is being written was not complete after "
+                            f"{_PATIENCE_S:g} s; does the disk still respond? The checkpoints before it are still there"
+                        )
+                except (ConfigurationError, OutputError) as error:
+                    told, failure = [type(error).__name__, str(error)], error
+            kind, text = json.loads(self._state.world.group.gather(json.dumps(told).encode(), operation)[0])
+            if kind != _WRITING:
+                break
         if failure is not None:
             raise failure
         if kind:

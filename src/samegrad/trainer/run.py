@@ -11,6 +11,7 @@ Rank 0 hands these records to `samegrad.workers.report`:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import platform
@@ -36,7 +37,7 @@ from samegrad.parallel import parameters as homes
 from samegrad.parallel.generators import seed_generators
 from samegrad.parallel.world import World, current_world
 from samegrad.shards import subtrees
-from samegrad.trainer.checkpoint_files import WEIGHTS, checkpoint_name
+from samegrad.trainer.checkpoint_record import latest, read_record
 from samegrad.trainer.command import command_line
 from samegrad.trainer.earlier_run import set_aside
 from samegrad.trainer.job import REMEMBERED, TrainJob
@@ -72,20 +73,22 @@ def run(job: TrainJob) -> dict[str, Any]:
     trainer.remember(REMEMBERED, _JobState(job))
     if job.resume is not None:
         trainer.resume(job.resume)
-    if world.rank == 0:
-        aside = None if job.out is None or _goes_on_in_place(job) else set_aside(Path(job.out))
-        report({"event": "header", **_header(job, trainer, split), "earlier": aside and str(aside)})
-    epochs = trainer.fit(
-        split.train,
-        job.epochs - trainer.epoch,
-        validate=split.test,
-        loading=Loading(job.loader_workers),
-        saving=None if job.out is None else Saving(job.out, job.save_every, job.keep),
-        callbacks=_callbacks(job, trainer.epoch),
-    )
-    if trainer.stopped:
-        return {"stopped": {"epoch": trainer.epoch + 1, "steps": trainer.position.steps}}
-    weights = None if job.out is None else checkpoint_name(trainer.position.steps) + WEIGHTS
+    # Before anything in the folder is touched.
+    with contextlib.nullcontext() if job.out is None else trainer._keeper.locking(Path(job.out)):
+        if world.rank == 0:
+            aside = None if job.out is None or _goes_on_in_place(job) else set_aside(Path(job.out))
+            report({"event": "header", **_header(job, trainer, split), "earlier": aside and str(aside)})
+        epochs = trainer.fit(
+            split.train,
+            job.epochs - trainer.epoch,
+            validate=split.test,
+            loading=Loading(job.loader_workers),
+            saving=None if job.out is None else Saving(job.out, job.save_every, job.keep),
+            callbacks=_callbacks(job, trainer.epoch),
+        )
+        if trainer.stopped:
+            return {"stopped": {"epoch": trainer.epoch + 1, "steps": trainer.position.steps}}
+        weights = None if job.out is None or world.rank != 0 else _weights(Path(job.out))
     facts = _facts(job, trainer, len(split.train))
     command = command_line(job, facts["devices"])
     return {**_result(trainer, epochs), **facts, "weights": weights, "command": command}
@@ -95,6 +98,11 @@ def _options(job: TrainJob) -> list[str]:
     """What must be the same on every rank. (Where the data lies may depend on the host.)"""
     names = [field.name for field in dataclasses.fields(job) if field.name != "data_dir"]
     return [f"--{name.replace('_', '-')} {getattr(job, name)}" for name in names]
+
+
+def _weights(folder: Path) -> str:
+    """The name of the file with the weights in the newest checkpoint."""
+    return str(next(iter(read_record(latest(folder))["files"])))
 
 
 def _goes_on_in_place(job: TrainJob) -> bool:

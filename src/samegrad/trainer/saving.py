@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Literal
 from samegrad.callbacks.reports import OnSave, SaveReport
 from samegrad.errors import ConfigurationError, OutputError
 from samegrad.trainer.checkpoint import Snapshot, write_checkpoint
-from samegrad.trainer.checkpoint_files import locked_folder
+from samegrad.trainer.checkpoint_files import checkpoints, locked_folder, steps_of
 
 __all__ = ["Saving", "Writer"]
 
@@ -52,6 +53,22 @@ class Writer:
         self._at_work: Future[SaveReport] | None = None
         self._on_save: OnSave | None = None
         self._folder: Path | None = None  # that is locked
+        self._own: set[Path] = set()  # whose checkpoints are of this training
+
+    def owns(self, folder: Path) -> None:
+        """The checkpoints in `folder` are of this training: it was taken up from there, or saves there."""
+        self._own.add(folder.resolve())
+
+    def check_own(self, folder: Path) -> None:
+        """Raises ConfigurationError if there are checkpoints in `folder` that this training does not own."""
+        found = checkpoints(folder)
+        if found and folder.resolve() not in self._own:
+            raise ConfigurationError(
+                f"saving: expected a folder without checkpoints, or with those of this training; {folder} holds "
+                f"checkpoints of another run, up to step {steps_of(found[-1])}, which would be replaced. Go on with "
+                f"that run (trainer.resume({str(folder)!r})), name another folder, or remove them"
+            )
+        self.owns(folder)
 
     @contextlib.contextmanager
     def at(self, folder: Path, on_save: OnSave | None, wait: bool) -> Iterator[None]:
@@ -59,10 +76,14 @@ class Writer:
 
         wait: at the end, for what is being written; else the folder is given back when that is done.
         """
-        if folder.absolute() == self._folder:  # a save within `fit`
-            yield
-            if wait:
-                self.flush()
+        if folder.absolute() == self._folder:  # within another one: a save within `fit`, say
+            before_it, self._on_save = self._on_save, on_save or self._on_save
+            try:
+                yield
+                if wait:
+                    self.flush()
+            finally:
+                self._on_save = before_it
             return
         self.flush()
         lock = locked_folder(folder)
@@ -88,6 +109,10 @@ class Writer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._at_work = self._thread.submit(_write, folder, snapshot, keep, copy_seconds)
         self._thread.shutdown(wait=False)
+
+    def is_done(self, within_s: float) -> bool:
+        """Whether nothing is being written any more, at the latest `within_s` from now."""
+        return self._at_work is None or bool(concurrent.futures.wait([self._at_work], within_s).done)
 
     def check(self) -> None:
         """Tells `on_save` of a checkpoint that is complete by now; raises the OutputError of one that failed."""

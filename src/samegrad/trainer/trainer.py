@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,7 +42,7 @@ from samegrad.trainer.scheduling import MakeScheduler, kind_of, make_scheduler, 
 from samegrad.trainer.set_up import check_model, check_optimizer, optimizer_entries, share_parameters
 from samegrad.trainer.state import Remembered, TrainingState
 from samegrad.trainer.step import Learner, Place, ShardedStep, Weight
-from samegrad.workers import stop_wanted
+from samegrad.workers import saved_on_signal, stop_wanted
 
 __all__ = ["Trainer"]
 
@@ -187,7 +188,8 @@ class Trainer:
 
         Minibatches have exactly `recipe.batch_size` examples, the last one of an epoch what is left. An epoch in whose
         middle training was resumed or stopped is gone on with, and counts as one. Ends early, with `stopped` true,
-        after `stop`.
+        after `stop`. With `saving`, the first Ctrl-C or SIGTERM acts as `stop`, unless the caller has set handlers;
+        it takes effect at the end of `launch`, or of `fit` outside of one.
         """
         if not isinstance(epochs, int) or epochs < 0:
             raise ConfigurationError(f"fit: epochs must be a whole number of at least 0; got {epochs!r}")
@@ -198,6 +200,7 @@ class Trainer:
         self.stopped = False
         listeners, until = Listeners(callbacks, on_step, on_epoch, on_save), self.epoch + epochs
         with (
+            contextlib.nullcontext() if saving is None else saved_on_signal(str(saving.folder), self.stop),
             listeners,
             self._keeper.keeping(saving, listeners.on_save),
             training_feed(dataset, self._place, loading) as feed,
@@ -219,7 +222,7 @@ class Trainer:
                     saved = self.position
             if saving is not None and self.position != saved:
                 self._keeper.save(saving, self.position, wait=True)
-        self._stop = False
+            self._stop = False
         return reports
 
     def stop(self) -> None:
