@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from samegrad.parallel.pinning import pinned, wants_pinning
-from samegrad.trainer.loader import _Read
+from samegrad.trainer.handover import Handover
 from samegrad.trainer.stream import StreamPortion
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
@@ -55,11 +55,13 @@ def test_loader_workers_results_are_pinned_whole(pretended: None) -> None:
 
     batch = ({"a": Inputs(torch.ones(2), ["x", "y"])}, (torch.zeros(2), 3))
     for value in ({0: batch}, StreamPortion(2, True, b"digest", {0: batch})):
-        read = pin_memory(_Read(value))
-        assert isinstance(read, _Read)
-        assert type(read.value) is type(value)
-        X, y = (read.value.batches if isinstance(read.value, StreamPortion) else read.value)[0]
-        assert isinstance(X["a"].pixels, Pinned)
-        assert isinstance(y[0], Pinned)
+        read = pin_memory(Handover.of(value))
+        assert isinstance(read, Handover)
+        assert isinstance(read.memory, Pinned)  # all tensors of the value lie in there
+        found = read.open()
+        assert type(found) is type(value)
+        X, y = (found.batches if isinstance(found, StreamPortion) else found)[0]
+        assert X["a"].pixels.tolist() == [1, 1]
+        assert y[0].untyped_storage().data_ptr() == read.memory.untyped_storage().data_ptr()
         assert X["a"].names == ["x", "y"]
         assert y[1] == 3
