@@ -36,9 +36,8 @@ def _no_process_is_left() -> Iterator[None]:
     before = {child.pid for child in own_children()}
     yield
     left = {child.pid: child for child in own_children() if child.pid not in before}
-    keepers = ("forkserver", "resource_tracker")  # of multiprocessing, which end with this process
     for pid, child in left.items():
-        assert is_gone(pid) or any(word in " ".join(child.cmdline()) for word in keepers), child
+        assert is_gone(pid), child
 
 
 @pytest.mark.parametrize("kind", [Drawing, DrawingStream])

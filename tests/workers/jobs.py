@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
+from tests.workers.processes import own_children
 
 __all__ = ["PATIENCE_S", "Ended", "environment", "free_port", "start_ranks", "torchrun", "wait_for"]
 
@@ -99,5 +99,5 @@ def torchrun(ranks: int, *command: str) -> Ended:
         ended = wait_for([process])[0]
     finally:
         process.kill()
-    assert not [child for child in psutil.Process().children(recursive=True) if child.is_running()]
+    assert not [child for child in own_children() if child.is_running()]
     return ended

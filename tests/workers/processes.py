@@ -38,8 +38,20 @@ def is_gone(pid: int) -> bool:
 
 
 def own_children() -> list[psutil.Process]:
-    """All that this process has started, directly or not, and that has not ended or has not been reaped."""
-    return list(psutil.Process().children(recursive=True))
+    """All that this process has started, directly or not, and that has not ended or has not been reaped.
+
+    But for the helpers of multiprocessing, which a test of another file in this process may have had started: they stay
+    until the process ends.
+    """
+    return [child for child in psutil.Process().children(recursive=True) if not _is_a_helper(child)]
+
+
+def _is_a_helper(process: psutil.Process) -> bool:
+    try:
+        words = " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+    return "multiprocessing.forkserver" in words or "multiprocessing.resource_tracker" in words
 
 
 @dataclass(frozen=True)
