@@ -139,11 +139,11 @@ def steps(folder: Path) -> int:
 
 
 def test_a_run_that_is_not_finished_is_not_replaced(tmp_path: Path) -> None:
-    start_and_signal(tmp_path, signal.SIGTERM)
+    start_and_signal(tmp_path, signal.SIGTERM, "--epochs", 400)  # far from its end, however late the signal comes
     before = sorted(path.name for path in tmp_path.iterdir())
     refused = train(*OPTIONS, "--devices", "cpu:1", "--out", tmp_path)
     assert refused.returncode == 1
-    assert "got one with a run of 4 epochs that was stopped in epoch" in refused.stderr
+    assert "got one with a run of 400 epochs that was stopped in epoch" in refused.stderr
     assert f"Go on with that run (--resume {tmp_path})" in refused.stderr
     latest(tmp_path).write_bytes(b"{}")
     assert "got one with a damaged checkpoint" in train(*OPTIONS, "--out", tmp_path).stderr

@@ -31,6 +31,7 @@ from samegrad.workers.parent import die_with_parent
 
 __all__ = ["Loader"]
 
+_OF_THE_JOB = (signal.SIGINT, signal.SIGTERM)  # sent to all of its processes
 _POLL_S = 0.5  # how often it is looked whether a loader worker has died
 _GRACE_S = 0.5  # between asking loader workers to end and killing them
 
@@ -89,7 +90,12 @@ class Loader:
             # From Python 3.12: that a process with threads forks. See docs/data.md about this.
             warnings.filterwarnings("ignore", ".*use of fork.*", DeprecationWarning)
             warnings.filterwarnings("ignore", ".*worker processes in total", UserWarning)  # said once already
-            self._iterator = iter(self._loader)
+            # One that comes while they start would end them: they inherit that it waits, until they ignore it.
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_JOB)
+            try:
+                self._iterator = iter(self._loader)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         if self._iterator._worker_pids_set:
             # Else a signal handler of torch's raises the death of one in the middle of anything, and leaves that half
             # done: gradients switched off for good, say. `_next` finds out in time.
@@ -212,8 +218,9 @@ def _unpickled(pickled: bytes, dtype: torch.dtype) -> _Reading:
 
 def _begin(parent: int | None, _: int) -> None:
     """Called in a loader worker when it starts; parent: the process that forked it, None if that is a fork server."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole job: its rank may still want a minibatch
+    for number in _OF_THE_JOB:  # its rank may still want a minibatch
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_THE_JOB)
     die_with_parent(os.getppid() if parent is None else parent)
 
 

@@ -72,7 +72,8 @@ class Place:
 
 def attempt(variables: Mapping[str, str]) -> str:
     """What tells this start of the ranks from the other starts of their job, in which torchrun keeps one store."""
-    run, restart = (variables.get(f"TORCHELASTIC_{name}", "").strip() for name in ("RUN_ID", "RESTART_COUNT"))
+    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+    run, restart = (variables.get(name, "").strip() for name in names)
     return f"{run or 'none'}/{restart or '0'}"
 
 
