@@ -189,33 +189,23 @@ class GeneratedRounds(Sequence[Round]):
     @overload
     def __getitem__(self, place: slice) -> Sequence[Round]: ...
     def __getitem__(self, place: int | slice) -> Round | Sequence[Round]:
-        if isinstance(place, slice):
-            chosen = range(self._count)[place]
+        chosen = range(self._count)[place]
+        if isinstance(chosen, range):
             return GeneratedRounds(len(chosen), lambda index: self._make(chosen[index]))
-        return self._make(range(self._count)[place])
+        return self._make(chosen)
 
 
-class ChainedRounds(Sequence[Round]):
+class ChainedRounds(GeneratedRounds):
     """The rounds of several sequences, one after the other; nothing is copied."""
 
     def __init__(self, parts: Sequence[Sequence[Round]]) -> None:
-        self._parts = [part for part in parts if len(part)]
-        self._stops = list(itertools.accumulate(len(part) for part in self._parts))
+        stops = list(itertools.accumulate(len(part) for part in parts))
 
-    def __len__(self) -> int:
-        return self._stops[-1] if self._stops else 0
+        def make(number: int) -> Round:
+            part = bisect.bisect_right(stops, number)
+            return parts[part][number - (stops[part - 1] if part else 0)]
 
-    @overload
-    def __getitem__(self, place: int) -> Round: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Round]: ...
-    def __getitem__(self, place: int | slice) -> Round | Sequence[Round]:
-        if isinstance(place, slice):
-            chosen = range(len(self))[place]
-            return GeneratedRounds(len(chosen), lambda index: self[chosen[index]])
-        index = range(len(self))[place]
-        part = bisect.bisect_right(self._stops, index)
-        return self._parts[part][index - (self._stops[part - 1] if part else 0)]
+        super().__init__(stops[-1] if stops else 0, make)
 
 
 class Costs(NamedTuple):
