@@ -26,7 +26,7 @@ DRAWING = """\
     trainer
     parallel | testing | callbacks
     executors | workers
-    summation
+    summation | strategy
     schedules
     recipe | shards | keys
     data | models
@@ -36,7 +36,7 @@ LAYERS = [line.replace("|", " ").split() for line in DRAWING.splitlines()]
 HEIGHT = {unit: -depth for depth, layer in enumerate(LAYERS) for unit in layer}
 
 TORCH_FREE = [
-    *("errors", "units", "files", "machine", "memory", "shards", "schedules", "recipe", "keys"),
+    *("errors", "units", "files", "machine", "memory", "shards", "schedules", "strategy", "recipe", "keys"),
     *("callbacks", "runs", "bench", "cli"),
 ]
 HEAVY = ["torch", "numpy", "matplotlib", "typer", "rich"]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from samegrad.parallel.fingerprint import fingerprint
     from samegrad.recipe import Recipe
+    from samegrad.strategy import Strategy
     from samegrad.trainer import (
         DistributedSampler,
         Loading,
@@ -50,6 +51,7 @@ __all__ = [
     "SaveReport",
     "Saving",
     "StepReport",
+    "Strategy",
     "Trainer",
     "accuracy",
     "allreduce",
@@ -74,6 +76,7 @@ _HOMES = {
     "workers": ["launch"],
     "errors": ["SamegradError"],
     "recipe": ["Recipe"],
+    "strategy": ["Strategy"],
     "parallel": ["allreduce", "current_world", "devices", "fingerprint", "replicate_parameters", "split_batch"],
     "trainer": [
         "DistributedSampler",

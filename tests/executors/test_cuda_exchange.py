@@ -7,10 +7,12 @@ import torch
 from tests.executors.conformance import DTYPES, bits, held_nodes, numbers
 
 from samegrad.executors import local_tree_sum
+from samegrad.executors.base import fill_absent
 from samegrad.executors.device_staging import DeviceGroup
 from samegrad.executors.process_group import ProcessGroup
 from samegrad.parallel import current_world
 from samegrad.shards import shares, subtrees
+from samegrad.strategy import Strategy
 from samegrad.workers import launch
 
 CUDA_DEVICES = torch.cuda.device_count()
@@ -27,13 +29,15 @@ def check_sums() -> str:
         (torch.float32, 0),
         (torch.float32, 200_000),
     ]
-    total = world.group.tree_sum(cut, 8, sizes, "x")
+    out = [torch.empty(numel, dtype=dtype, device=world.device) for dtype, numel in sizes]
+    total = world.group.prepare(Strategy("sharded").schedule(cut, 8), sizes, "x", out)
     for turn, present in enumerate([set(nodes), set(nodes[1:]), {nodes[-1]}]):
         for position, node in enumerate(subtrees(cut[world.rank], 8)):
             for flat, slot in enumerate(total.slot(position)):
                 slot.copy_(numbers(*sizes[flat], seed=100 * turn + 10 * flat + nodes.index(node)))
-        out = [torch.empty(numel, dtype=dtype, device=world.device) for dtype, numel in sizes]
-        total.run(present, out)
+            if node not in present:
+                fill_absent(total.slot(position))
+        total.start().wait()
         for flat, (dtype, numel) in enumerate(sizes):
             parts = [
                 (node, numbers(dtype, numel, seed=100 * turn + 10 * flat + nodes.index(node)).to(world.device))

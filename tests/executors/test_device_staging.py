@@ -10,6 +10,7 @@ from tests.executors.conformance import DTYPES, bits, check_sum, held_nodes
 from samegrad.executors.device_staging import DeviceGroup
 from samegrad.executors.shared_memory import SharedMemoryGroup
 from samegrad.shards import even, shares, subtrees
+from samegrad.strategy import Strategy
 from samegrad.testing import run_ranks
 
 CPU = torch.device("cpu")
@@ -40,17 +41,18 @@ def test_records_and_tensors_go_through_the_host() -> None:
 
 
 def test_the_buffers_of_a_rank_are_its_own() -> None:
-    """They lie on its device, where autograd and kernels reach them; no other rank sees them before `run`."""
+    """They lie on its device, where autograd and kernels reach them; no other rank sees them before `start`."""
     cut = shares(8, 3)
 
     def run(host: SharedMemoryGroup) -> None:
-        total = DeviceGroup(host, CPU).tree_sum(cut, 8, [(torch.float32, 4)], "x")
+        out = torch.empty(4)
+        schedule = Strategy("sharded").schedule(cut, 8)
+        total = DeviceGroup(host, CPU).prepare(schedule, [(torch.float32, 4)], "x", [out])
         held = subtrees(cut[host.rank], 8)
         slots = [total.slot(position)[0] for position in range(len(held))]
         for slot in slots:
             slot.fill_(1.0)
-        out = torch.empty(4)
-        total.run(set(held_nodes(cut, 8)), [out])
+        total.start().wait()
         assert bits(out) == bits(torch.full((4,), float(len(held_nodes(cut, 8)))))
         host.gather(b"", "x")
         out.add_(host.rank)  # nor is the sum shared

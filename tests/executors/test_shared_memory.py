@@ -13,14 +13,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.executors.conformance import DTYPES, bits, check_sum, held_nodes, numbers
+from tests.executors.conformance import DTYPES, bits, check_pieces, check_sum, held_nodes, numbers
 from torch import Tensor
 
 from samegrad.errors import CallMismatch, GroupError, PeerFailed, PeerTimeout
 from samegrad.executors import local_tree_sum
 from samegrad.executors.base import FlatSizes, Piece
-from samegrad.executors.shared_memory import SharedMemoryGroup, SharedTreeSum
+from samegrad.executors.shared_exchange import SharedExchange
+from samegrad.executors.shared_memory import SharedMemoryGroup
 from samegrad.shards import even, shares, subtrees
+from samegrad.strategy import Strategy, default_strategy
 from samegrad.testing import run_ranks
 
 BOARD = (1 << 16) - 8
@@ -139,9 +141,9 @@ def test_nothing_is_left_open_or_mapped() -> None:
     def run(group: SharedMemoryGroup) -> None:
         for _ in range(5):
             group.share(5000, "x")
-        total = group.tree_sum(shares(8, 2), 8, [(torch.float32, 100)], "x")
+        total = group.prepare(Strategy("sharded").schedule(shares(8, 2), 8), [(torch.float32, 100)], "x")
         total.slot(0)[0].zero_()
-        total.run(set(held_nodes(shares(8, 2), 8)), [torch.empty(100)])
+        total.start().wait()
 
     gc.collect()
     before = open_files(), mapped()
@@ -170,7 +172,7 @@ def test_memory_that_is_refused_is_an_error_on_all_ranks(nbytes: int, reason: st
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-# tree_sum
+# Sums
 
 
 def check(
@@ -178,9 +180,8 @@ def check(
     leaves: int,
     sizes: FlatSizes,
     absent: Sequence[set[int]] = (set(),),
-    pieces: Sequence[Sequence[Piece]] | None = None,
 ) -> None:
-    run_ranks(len(cut), lambda group: check_sum(group, cut, leaves, sizes, absent, pieces))
+    run_ranks(len(cut), lambda group: check_sum(group, cut, leaves, sizes, absent))
 
 
 @pytest.mark.parametrize("ranks", range(2, 10))
@@ -233,12 +234,13 @@ def test_with_pieces_a_rank_gets_only_those(ranks: int) -> None:
         for rank in range(ranks)
     ]
     pieces[0] = []  # a rank may own nothing
-    check(shares(8, ranks), 8, sizes, absent=[set(), {0, 1, 2, 3}, set()], pieces=pieces)
+    absent = [set[int](), {0, 1, 2, 3}, set[int]()]
+    run_ranks(ranks, lambda group: check_pieces(group, shares(8, ranks), 8, sizes, pieces, absent))
 
 
 def test_pieces_longer_than_a_block() -> None:
     pieces: list[list[Piece]] = [[(0, 0, 100_000)], [(0, 100_000, 100_064)], [(0, 100_064, 200_000)]]
-    check(even(8, 3), 8, [(torch.float32, 200_000)], pieces=pieces)
+    run_ranks(3, lambda group: check_pieces(group, even(8, 3), 8, [(torch.float32, 200_000)], pieces))
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -248,14 +250,14 @@ def test_two_sums_are_alive_at_once(ranks: int) -> None:
     nodes = held_nodes(cut, 8)
 
     def run(group: SharedMemoryGroup) -> None:
-        sums = [group.tree_sum(cut, 8, [(torch.float32, 100)], "x") for _ in range(2)]
+        schedule = default_strategy(ranks).schedule(cut, 8)
+        sums = [group.prepare(schedule, [(torch.float32, 100)], "x") for _ in range(2)]
         for turn in range(5):
             for position, node in enumerate(subtrees(cut[group.rank], 8)):
                 for which, total in enumerate(sums):
                     total.slot(position)[0].copy_(numbers(torch.float32, 100, nodes.index(node) + 50 * which + turn))
             for which, total in enumerate(sums):
-                out = torch.empty(100)
-                total.run(set(nodes), [out])
+                (out,) = total.start().wait()
                 parts = [
                     (node, numbers(torch.float32, 100, place + 50 * which + turn)) for place, node in enumerate(nodes)
                 ]
@@ -266,7 +268,8 @@ def test_two_sums_are_alive_at_once(ranks: int) -> None:
 
 def test_buffers_start_at_aligned_places() -> None:
     def run(group: SharedMemoryGroup) -> None:
-        total = group.tree_sum(even(8, 3), 8, [(torch.float32, 5), (torch.bfloat16, 33), (torch.float64, 1)], "x")
+        sizes = [(torch.float32, 5), (torch.bfloat16, 33), (torch.float64, 1)]
+        total = group.prepare(Strategy("sharded").schedule(even(8, 3), 8), sizes, "x")
         for position in range(len(subtrees(even(8, 3)[group.rank], 8))):
             assert all(flat.data_ptr() % 64 == 0 for flat in total.slot(position))
 
@@ -280,12 +283,12 @@ def test_different_exchanges_do_not_meet() -> None:
     """Every pair of different calls on two of three ranks: an error on all of them, never another's data."""
     cut = shares(8, 3)
 
-    def summed(group: SharedMemoryGroup, total: SharedTreeSum) -> None:
+    def summed(group: SharedMemoryGroup, total: SharedExchange) -> None:
         for position in range(len(subtrees(cut[group.rank], 8))):
             total.slot(position)[0].zero_()
-        total.run(set(held_nodes(cut, 8)), [torch.empty(10)])
+        total.start().wait()
 
-    calls: dict[str, Callable[[SharedMemoryGroup, SharedTreeSum], object]] = {
+    calls: dict[str, Callable[[SharedMemoryGroup, SharedExchange], object]] = {
         "gather": lambda group, _: group.gather(b"", "one"),
         "other gather": lambda group, _: group.gather(b"", "other"),
         "broadcast": lambda group, _: group.broadcast([torch.zeros(3)], "broadcast"),
@@ -294,7 +297,7 @@ def test_different_exchanges_do_not_meet() -> None:
     }
 
     def run(group: SharedMemoryGroup, name: str, other: str) -> None:
-        total = group.tree_sum(cut, 8, [(torch.float32, 10)], "sum")
+        total = group.prepare(Strategy("sharded").schedule(cut, 8), [(torch.float32, 10)], "sum")
         with pytest.raises(CallMismatch, match=r"ranks 0, 2 are at '.*', rank 1 is at '.*'\. All ranks must make"):
             calls[other if group.rank == 1 else name](group, total)
 

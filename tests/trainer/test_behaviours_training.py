@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from samegrad.errors import ConfigurationError, NonFiniteLoss
+from samegrad.executors.shared_pieces import SharedPieces
 from samegrad.parallel import current_world, fingerprint
 from samegrad.parallel.clipping import clip_gradients
 from samegrad.recipe import Recipe
@@ -358,7 +359,7 @@ def clipped_steps() -> Any:
     for update in updates:
         trainer = Trainer(linear(), F.mse_loss, momentum, Recipe(16, SHARDS, clip_norm=CLIP), update=update)
         norms: list[float] = []
-        sums, exchanged = trainer._step._gradients._sum, 0
+        sums, exchanged = trainer._step._gradients._exchanges, 0
 
         def clip(*arguments: Any, norms: list[float] = norms) -> float:
             norms.append(clip_gradients(*arguments))
@@ -374,7 +375,8 @@ def clipped_steps() -> Any:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(step_module, "clip_gradients", clip)
-            for name in ("run", "run_pieces") if sums is not None else ():
+            if sums is not None:
+                name = "run" if isinstance(sums, SharedPieces) else "start"
                 patch.setattr(sums, name, counted(getattr(sums, name)))
             for number, (X, y) in enumerate(REGRESSION):
                 trainer.step(X, y)

@@ -1,11 +1,12 @@
-"""What carries bytes between ranks: a group to talk in, and the sum along the tree over it.
+"""What carries bytes between ranks: a group to talk in, and schedules run in it.
 
-`base` says what every executor offers; `local` is the obvious reference, in one process, and `cells` runs any schedule
-there, on a list of tensors; `shared_memory` serves the processes of one host; `process_group` serves CUDA devices
-through NCCL.
+`base` says what every executor offers; `local` and `cells` are the obvious way to run a schedule, in one process;
+`shared_memory` serves the processes of one host, which read each other's buffers in place; `process_group` serves CUDA
+devices through NCCL and several hosts through Gloo, and has the backend's own all-reduce (`native`); `device_staging`
+serves mixed devices, through memory of the host.
 """
 
-from samegrad.executors.base import Group, TreeSum
+from samegrad.executors.base import Exchange, Executor, Group, Work
 from samegrad.executors.local import SoloGroup, local_tree_sum
 
-__all__ = ["Group", "SoloGroup", "TreeSum", "local_tree_sum"]
+__all__ = ["Exchange", "Executor", "Group", "SoloGroup", "Work", "local_tree_sum"]

@@ -6,16 +6,17 @@ give the same bits on either kind of device.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from samegrad.executors.base import FlatSizes
-from samegrad.executors.shared_memory import SharedMemoryGroup, SharedTreeSum
-from samegrad.shards import Node, subtrees
+from samegrad.executors.shared_exchange import SharedExchange
+from samegrad.executors.shared_memory import SharedMemoryGroup
+from samegrad.schedules.ir import Schedule
 
-__all__ = ["DeviceGroup"]
+__all__ = ["DeviceGroup", "StagedExchange"]
 
 
 class DeviceGroup:
@@ -35,29 +36,42 @@ class DeviceGroup:
         """Overwrites `tensors` with those of rank 0."""
         self._host.broadcast(tensors, operation)
 
-    def tree_sum(self, cut: Sequence[range], leaves: int, sizes: FlatSizes, operation: str) -> _StagedTreeSum:
-        """A sum over `leaves` shards, of which rank r holds the range `cut[r]`."""
-        held = subtrees(cut[self.rank], leaves)
-        return _StagedTreeSum(self._host.tree_sum(cut, leaves, sizes, operation), held, sizes, self._device)
+    def prepare(
+        self, schedule: Schedule, sizes: FlatSizes, operation: str, out: Sequence[Tensor] | None = None
+    ) -> StagedExchange:
+        """See `base.Executor.prepare`."""
+        pinned = [torch.empty(numel, dtype=dtype, pin_memory=self._device.type == "cuda") for dtype, numel in sizes]
+        host = self._host.prepare(schedule, sizes, operation, pinned)
+        own = [torch.empty(numel, dtype=dtype, device=self._device) for dtype, numel in sizes] if out is None else out
+        return StagedExchange(host, len(schedule.cut.nodes[self.rank]), own)
 
 
-class _StagedTreeSum:
-    def __init__(self, host: SharedTreeSum, held: list[Node], sizes: FlatSizes, device: torch.device) -> None:
-        self._host = host
-        self._held = held
-        self._slots = [[torch.empty(numel, dtype=dtype, device=device) for dtype, numel in sizes] for _ in held]
-        self._sum = [torch.empty(numel, dtype=dtype, pin_memory=device.type == "cuda") for dtype, numel in sizes]
+class StagedExchange:
+    """See `base.Exchange`: `held` slots on the device of `out`, which are copied to the host, where `host` sums."""
+
+    def __init__(self, host: SharedExchange, held: int, out: Sequence[Tensor]) -> None:
+        self._host, self._out = host, list(out)
+        self._slots = [[torch.empty_like(flat) for flat in out] for _ in range(held)]
 
     def slot(self, position: int) -> list[Tensor]:
-        """See `base.TreeSum.slot`."""
+        """See `base.Exchange.slot`."""
         return self._slots[position]
 
-    def run(self, present: Collection[Node], out: Sequence[Tensor]) -> None:
-        """See `base.TreeSum.run`."""
-        for position, node in enumerate(self._held):
-            if node in present:
-                for shared, own in zip(self._host.slot(position), self._slots[position], strict=True):
-                    shared.copy_(own)
-        self._host.run(present, self._sum)
-        for private, total in zip(out, self._sum, strict=True):
-            private.copy_(total)
+    def start(self) -> StagedExchange:
+        """See `base.Exchange.start`."""
+        for position, flats in enumerate(self._slots):
+            for shared, own in zip(self._host.slot(position), flats, strict=True):
+                shared.copy_(own)
+        self._host.start()
+        return self
+
+    def wait(self) -> list[Tensor]:
+        """See `base.Work.wait`."""
+        for target, total in zip(self._out, self._host.wait(), strict=True):
+            target.copy_(total)
+        return self._out
+
+    def close(self) -> None:
+        """See `base.Exchange.close`."""
+        self._host.close()
+        self._slots, self._out = [], []

@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
 
+import torch
 from torch import Tensor
 
 from samegrad.executors.base import FlatSizes
+from samegrad.executors.cells import run_on_tensors
+from samegrad.schedules.ir import Schedule
 from samegrad.shards import Node, additions
 
-__all__ = ["SoloGroup", "local_tree_sum"]
+__all__ = ["LocalExchange", "SoloGroup", "local_tree_sum"]
 
 
 def local_tree_sum(contributions: Sequence[tuple[Node, Tensor]], leaves: int) -> Tensor:
@@ -26,7 +28,7 @@ def local_tree_sum(contributions: Sequence[tuple[Node, Tensor]], leaves: int) ->
 
 
 class SoloGroup:
-    """A group of one rank: there is nobody to wait for, and its own subtree is the root."""
+    """A group of one rank: there is nobody to wait for. It plays all ranks of a schedule itself, if asked to."""
 
     rank = 0
     size = 1
@@ -38,6 +40,41 @@ class SoloGroup:
     def broadcast(self, tensors: Sequence[Tensor], operation: str) -> None:
         """Nothing to do."""
 
-    def tree_sum(self, cut: Sequence[range], leaves: int, sizes: FlatSizes, operation: str) -> NoReturn:
-        """Never needed: the running sum of the only rank is the root's already."""
-        raise AssertionError("a group of one rank has nothing to exchange")
+    def prepare(
+        self, schedule: Schedule, sizes: FlatSizes, operation: str, out: Sequence[Tensor] | None = None
+    ) -> LocalExchange:
+        """See `base.Executor.prepare`: contributions are numbered through all ranks of the schedule."""
+        return LocalExchange(schedule, sizes, out)
+
+
+class LocalExchange:
+    """See `base.Exchange`; the slots are those of all ranks, one rank after the other."""
+
+    def __init__(self, schedule: Schedule, sizes: FlatSizes, out: Sequence[Tensor] | None = None) -> None:
+        self._schedule, self._out = schedule, out
+        self._held = [
+            [[torch.empty(numel, dtype=dtype) for dtype, numel in sizes] for _ in nodes] for nodes in schedule.cut.nodes
+        ]
+
+    def slot(self, position: int) -> list[Tensor]:
+        """See `base.Exchange.slot`."""
+        return [flats for slots in self._held for flats in slots][position]
+
+    def start(self) -> LocalExchange:
+        """See `base.Exchange.start`."""
+        return self
+
+    def wait(self) -> list[Tensor]:
+        """See `base.Work.wait`; the result is that of the first rank that holds something."""
+        first = self._held[self._schedule.cut.holders[0]][0]
+        for flat in range(len(first)):
+            run_on_tensors(self._schedule, [[flats[flat] for flats in slots] for slots in self._held])
+        if self._out is None:
+            return first
+        for target, total in zip(self._out, first, strict=True):
+            target.copy_(total)
+        return list(self._out)
+
+    def close(self) -> None:
+        """See `base.Exchange.close`."""
+        self._held = []

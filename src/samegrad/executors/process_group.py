@@ -1,25 +1,29 @@
-"""The ranks of a `torch.distributed` process group: CUDA devices over NCCL (over Gloo, the same steps on the CPU).
+"""The ranks of a `torch.distributed` process group: CUDA devices over NCCL, CPUs of several hosts over Gloo.
 
-NCCL's own all-reduce fixes no order of additions. So each rank sends the r-th part of each of its subtrees to rank r
-(all-to-all), which adds them up along the tree and sends the sum of its part to everyone (all-gather).
+NCCL's own all-reduce fixes no order of additions, so sums are those of a schedule, by sends and receives; or, where the
+order does not matter, what the backend makes of it (`native`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from samegrad.errors import GroupError
-from samegrad.executors.base import FlatSizes
+from samegrad.executors.base import FlatSizes, check_alike
+from samegrad.executors.native import NativeExchange
 from samegrad.executors.operations import NAME_BYTES, check_operations, packed_name, tag, unpacked_name
+from samegrad.executors.process_exchange import ProcessExchange
 from samegrad.executors.roll_call import RollCall
-from samegrad.shards import Node, additions, subtrees
+from samegrad.schedules.cut import Cut
+from samegrad.schedules.ir import Schedule
 
-__all__ = ["ProcessGroup", "ProcessGroupTreeSum"]
+__all__ = ["ProcessGroup"]
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its older name
 
@@ -88,65 +92,21 @@ class ProcessGroup:
                 dist.broadcast(whole, src=0)
                 tensor.copy_(whole)
 
-    def tree_sum(self, cut: Sequence[range], leaves: int, sizes: FlatSizes, operation: str) -> ProcessGroupTreeSum:
-        """A sum over `leaves` shards, of which rank r holds the range `cut[r]`."""
-        return ProcessGroupTreeSum(self, cut, leaves, sizes, operation)
+    def prepare(
+        self, schedule: Schedule, sizes: FlatSizes, operation: str, out: Sequence[Tensor] | None = None
+    ) -> ProcessExchange:
+        """See `base.Executor.prepare`: slots are tensors on the device, rounds are sends and receives."""
+        check_alike(self, schedule, sizes, operation)
+        meet = functools.partial(_nothing if self.meet is None else self.meet, operation)
+        return ProcessExchange(self.rank, schedule, sizes, self.device, meet, self.failures_explained, out)
+
+    def prepare_native(
+        self, cut: Cut, sizes: FlatSizes, operation: str, out: Sequence[Tensor] | None = None
+    ) -> NativeExchange:
+        """The same by the backend's own all-reduce, whose order of additions is its own."""
+        meet = functools.partial(_nothing if self.meet is None else self.meet, operation)
+        return NativeExchange(len(cut.nodes[self.rank]), sizes, self.device, meet, self.failures_explained, out)
 
 
-class ProcessGroupTreeSum:
-    """A sum over the ranks of a process group; see `base.TreeSum`."""
-
-    def __init__(
-        self, group: ProcessGroup, cut: Sequence[range], leaves: int, sizes: FlatSizes, operation: str
-    ) -> None:
-        self._group = group
-        self._operation = operation
-        self._leaves = leaves
-        self._held = [subtrees(part, leaves) for part in cut]
-        # Buffers are a multiple of the number of ranks long; what is beyond `numel` is never looked at.
-        self._sizes = sizes
-        self._parts = [-(-numel // group.size) for _, numel in sizes]
-        self._slots = [
-            [
-                torch.zeros(part * group.size, dtype=dtype, device=group.device)
-                for part, (dtype, _) in zip(self._parts, sizes, strict=True)
-            ]
-            for _ in self._held[group.rank]
-        ]
-
-    def slot(self, position: int) -> list[Tensor]:
-        """See `base.TreeSum.slot`."""
-        return [flat[:numel] for flat, (_, numel) in zip(self._slots[position], self._sizes, strict=True)]
-
-    def run(self, present: Collection[Node], out: Sequence[Tensor]) -> None:
-        """See `base.TreeSum.run`."""
-        if self._group.meet is not None:
-            self._group.meet(self._operation)
-        held = [[node for node in nodes if node in present] for nodes in self._held]
-        own = [j for j, node in enumerate(self._held[self._group.rank]) if node in present]
-        steps = additions([node for nodes in held for node in nodes], self._leaves)
-        for flat, private in enumerate(out):
-            if private.numel():
-                slots, counts = [self._slots[j][flat] for j in own], [len(nodes) for nodes in held]
-                with self._group.failures_explained():
-                    total = self._reduce(slots, counts, steps, flat)
-                private.copy_(total[: private.numel()])
-
-    def _reduce(self, own: list[Tensor], counts: list[int], steps: list[tuple[int, int]], flat: int) -> Tensor:
-        size, part, dtype = self._group.size, self._parts[flat], self._sizes[flat][0]
-        device = self._group.device
-        # To rank r goes part r of each of my subtrees, in order; from rank q come counts[q] parts.
-        sent = torch.stack([slot.view(size, part) for slot in own], dim=1) if own else torch.empty(0, dtype=dtype)
-        received = torch.empty(sum(counts) * part, dtype=dtype, device=device)
-        dist.all_to_all_single(
-            received,
-            sent.to(device).reshape(-1),
-            output_split_sizes=[count * part for count in counts],
-            input_split_sizes=[len(own) * part] * size,
-        )
-        values = list(received.view(-1, part))
-        for i, j in steps:
-            values[i] = values[i] + values[j]
-        total = torch.empty(size * part, dtype=dtype, device=device)
-        _all_gather(total, values[0].contiguous())
-        return total
+def _nothing(operation: str) -> None:
+    """No other way to meet."""

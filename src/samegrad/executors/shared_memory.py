@@ -1,9 +1,7 @@
 """The processes of one host: they map the same memory and read each other's buffers in place.
 
-A rank adds its shards up directly into memory that all map. To sum over ranks, everyone waits until all have written,
-then reads each contribution once: with two ranks each computes the whole sum (reading 2 M, writing M bytes); with more,
-each computes one part of it (reading M, writing M / k), and everyone copies the parts of the others. There is no
-socket and no copy through a pipe.
+A rank adds its shards up directly into memory that all map; sums over ranks are those of a schedule, and read every
+value where it is (`shared_exchange`). There is no socket and no copy through a pipe.
 
 Memory is anonymous (memfd): rank 0 makes it and the others open it through /proc, so that nothing has a name, nothing
 is left behind by a crash, and the size of /dev/shm does not matter.
@@ -16,24 +14,27 @@ import mmap
 import os
 import re
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from samegrad.errors import GroupError
-from samegrad.executors.base import FlatSizes, Piece
+from samegrad.executors.base import FlatSizes, check_alike
 from samegrad.executors.counters import Counters, HasLeft
+from samegrad.executors.places import plan_of
+from samegrad.executors.shared_exchange import SharedExchange
+from samegrad.executors.shared_pieces import SharedPieces
 from samegrad.machine import available_memory
 from samegrad.memory import new_memory_file, open_memory_file
-from samegrad.shards import Node, additions, even, subtrees
+from samegrad.schedules.ir import Schedule
+from samegrad.shards import subtrees
 from samegrad.units import format_bytes
 
-__all__ = ["SharedMemoryGroup", "SharedTreeSum"]
+__all__ = ["SharedMemoryGroup"]
 
-_ALIGNMENT = 64  # bytes; also of the parts of a sum, so that two ranks do not write into one cache line
+_ALIGNMENT = 64  # bytes
 _BOARD = 1 << 16  # bytes that one rank can show to the others at a time
-_BLOCK = 1 << 16  # elements; intermediate sums of this size stay in the cache
 _HEADER = struct.Struct("<Q")
 
 
@@ -134,112 +135,46 @@ class SharedMemoryGroup:
         finally:
             os.close(fd)
 
-    def tree_sum(self, cut: Sequence[range], leaves: int, sizes: FlatSizes, operation: str) -> SharedTreeSum:
-        """A sum over `leaves` shards whose buffers lie in memory that all ranks map."""
-        return SharedTreeSum(self, cut, leaves, sizes, operation)
+    def flat_buffers(self, sizes: FlatSizes, copies: int, operation: str) -> list[list[Tensor]]:
+        """`copies` times one flat buffer for each of `sizes`, at aligned places in memory as of `share`."""
+        padded = [-(-numel * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for dtype, numel in sizes]
+        memory = self.share(max(sum(padded) * copies, 1), operation)
+        buffers, start = [], 0
+        for _ in range(copies):
+            copy = []
+            for (dtype, numel), nbytes in zip(sizes, padded, strict=True):
+                copy.append(memory[start : start + numel * dtype.itemsize].view(dtype))
+                start += nbytes
+            buffers.append(copy)
+        return buffers
+
+    def prepare(
+        self, schedule: Schedule, sizes: FlatSizes, operation: str, out: Sequence[Tensor] | None = None
+    ) -> SharedExchange:
+        """See `base.Executor.prepare`: slots lie in memory that all ranks map, and are read where they are."""
+        check_alike(self, schedule, sizes, operation)
+        return SharedExchange(
+            self.counters,
+            self.rank,
+            schedule,
+            plan_of(schedule),
+            sizes,
+            lambda copies: self.flat_buffers(sizes, copies, operation),
+            operation,
+            out,
+        )
+
+    def prepare_pieces(self, cut: Sequence[range], leaves: int, sizes: FlatSizes, operation: str) -> SharedPieces:
+        """A sum over `leaves` shards, of which rank r holds the range `cut[r]`, for ranks that need parts of it."""
+        held = [subtrees(part, leaves) for part in cut]
+        nodes = [node for own in held for node in own]
+        slots = self.flat_buffers(sizes, len(nodes), operation)
+        first = sum(len(own) for own in held[: self.rank])
+        return SharedPieces(self.counters, nodes, leaves, slots, first, operation)
 
     def _board(self, turn: int, rank: int) -> memoryview:
         start = (turn * self.size + rank) * _BOARD
         return self._boards[start : start + _BOARD]
-
-
-class SharedTreeSum:
-    """A sum over the ranks of `group`, from buffers that all of them map; see `base.TreeSum`."""
-
-    def __init__(
-        self, group: SharedMemoryGroup, cut: Sequence[range], leaves: int, sizes: FlatSizes, operation: str
-    ) -> None:
-        self._operation = operation
-        self._counters = group.counters
-        self._rank = group.rank
-        self._leaves = leaves
-        held = [subtrees(part, leaves) for part in cut]
-        self._nodes = [node for nodes in held for node in nodes]
-        self._first = sum(len(nodes) for nodes in held[: group.rank])
-        self._everyone_sums_all = group.size <= 2
-        copies = len(self._nodes) + (0 if self._everyone_sums_all else 1)
-        self._slots = _flat_buffers(group, sizes, copies, operation)
-        self._total = None if self._everyone_sums_all else self._slots.pop()
-        self._parts = [_parts(numel, dtype, group.size)[group.rank] for dtype, numel in sizes]
-        self._spare: dict[torch.dtype, Tensor] = {}
-        self._read = 0  # the ticket at which every rank has read the slots
-
-    def slot(self, position: int) -> list[Tensor]:
-        """See `base.TreeSum.slot`."""
-        self._counters.wait(self._read)
-        return self._slots[self._first + position]
-
-    def run(self, present: Collection[Node], out: Sequence[Tensor]) -> None:
-        """See `base.TreeSum.run`."""
-        held, steps = self._plan(present)
-        self._counters.barrier(self._operation)
-        if self._total is None:
-            for flat, private in enumerate(out):
-                self._add_up([self._slots[place][flat] for place in held], steps, private)
-            self._read = self._counters.arrive(self._operation)
-            return
-        for flat, (start, stop) in enumerate(self._parts):
-            values = [self._slots[place][flat][start:stop] for place in held]
-            self._add_up(values, steps, self._total[flat][start:stop])
-        self._read = self._counters.arrive(self._operation)
-        self._counters.wait(self._read)
-        for private, total in zip(out, self._total, strict=True):
-            private.copy_(total)
-
-    def run_pieces(
-        self,
-        present: Collection[Node],
-        pieces: Sequence[Piece],
-        kept: Mapping[Node, Sequence[Tensor]],
-        out: Sequence[Tensor],
-    ) -> list[Tensor]:
-        """The root's sums of the elements `pieces`, which no other rank asks for; returns one tensor for each.
-
-        kept: for each of this rank's subtrees that are present, its values of the pieces (flat): they need not be in
-            the slots, where nobody else reads them. out: room for the sums. A sum is returned in one of its kept
-            values where that saves a pass over memory, else in `out`.
-        """
-        held, steps = self._plan(present)
-        self._counters.barrier(self._operation)
-        sums = []
-        for number, (flat, start, stop) in enumerate(pieces):
-            values, target = [], out[number]
-            for place in held:
-                own = kept.get(self._nodes[place])
-                values.append(self._slots[place][flat][start:stop] if own is None else own[number])
-                if own is not None and len(steps) <= 1:  # nothing is read after it is written
-                    target = own[number]
-            self._add_up(values, steps, target)
-            sums.append(target)
-        self._read = self._counters.arrive(self._operation)
-        return sums
-
-    def _plan(self, present: Collection[Node]) -> tuple[list[int], list[tuple[int, int]]]:
-        """The places of the subtrees `present` among all, and the additions between them."""
-        held = [place for place, node in enumerate(self._nodes) if node in present]
-        return held, additions([self._nodes[place] for place in held], self._leaves)
-
-    def _add_up(self, values: list[Tensor], steps: list[tuple[int, int]], target: Tensor) -> None:
-        """Adds `values` (flat, of one size) up into `target`, block by block so that sums in between stay in cache."""
-        if not steps:
-            if target is not values[0]:
-                target.copy_(values[0])
-            return
-        numel = target.numel()
-        block = _BLOCK if len(steps) > 1 else max(numel, 1)
-        spare = self._spare_for(target.dtype, len(values) - 1, min(block, numel)) if len(steps) > 1 else []
-        for begin in range(0, numel, block):
-            end = min(begin + block, numel)
-            parts = [value[begin:end] for value in values]
-            for i, j in steps:
-                out = target[begin:end] if i == 0 else spare[i - 1][: end - begin]
-                parts[i] = torch.add(parts[i], parts[j], out=out)
-
-    def _spare_for(self, dtype: torch.dtype, rows: int, columns: int) -> list[Tensor]:
-        spare = self._spare.get(dtype)
-        if spare is None or spare.numel() < rows * columns:
-            spare = self._spare[dtype] = torch.empty(rows * columns, dtype=dtype)
-        return list(spare[: rows * columns].view(rows, columns))
 
 
 def _new_memory(nbytes: int) -> int:
@@ -272,24 +207,3 @@ def _explained(error: OSError) -> OSError:
 def _map(fd: int, nbytes: int) -> memoryview:
     os.posix_fallocate(fd, 0, nbytes)
     return memoryview(mmap.mmap(fd, nbytes))
-
-
-def _flat_buffers(group: SharedMemoryGroup, sizes: FlatSizes, copies: int, operation: str) -> list[list[Tensor]]:
-    """`copies` times one flat buffer for each of `sizes`, in one piece of shared memory, at aligned places."""
-    padded = [-(-numel * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for dtype, numel in sizes]
-    memory = group.share(max(sum(padded) * copies, 1), operation)
-    buffers, start = [], 0
-    for _ in range(copies):
-        copy = []
-        for (dtype, numel), nbytes in zip(sizes, padded, strict=True):
-            copy.append(memory[start : start + numel * dtype.itemsize].view(dtype))
-            start += nbytes
-        buffers.append(copy)
-    return buffers
-
-
-def _parts(numel: int, dtype: torch.dtype, ranks: int) -> list[tuple[int, int]]:
-    """Cuts `numel` elements into one part for each rank, at aligned places."""
-    unit = max(_ALIGNMENT // dtype.itemsize, 1)
-    blocks = even(-(-numel // unit), ranks)
-    return [(min(part.start * unit, numel), min(part.stop * unit, numel)) for part in blocks]

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from samegrad.errors import TrainingError
-from samegrad.executors import Group
+from samegrad.executors import Exchange, Group
+from samegrad.executors.base import fill_absent
+from samegrad.parallel.exchange import prepare_exchange
 from samegrad.parallel.layout import FlatLayout
-from samegrad.shards import Node
+from samegrad.shards import Node, subtrees
 from samegrad.summation import RunningSum, Value
 
 __all__ = ["KeptBuffers", "ShardBuffers"]
@@ -61,10 +63,10 @@ class ShardBuffers:
         self._group = group
         self._held, self._leaves = cut[group.rank], leaves
         self._layout = FlatLayout([self.tensors[place] for place in self._means])
-        self._sum = None
-        if group.size > 1 and self._means:
-            self._sum = group.tree_sum(cut, leaves, self._layout.sizes, "mean of buffers")
         self._total = self._layout.allocate(device)
+        self._sum: Exchange | None = None
+        if group.size > 1 and self._means:
+            self._sum = prepare_exchange(group, None, cut, leaves, self._layout.sizes, "mean of buffers", self._total)
         self._start: list[Tensor] = []
         self._running: RunningSum | None = None
         self._changed: set[int] = set()
@@ -151,7 +153,10 @@ class ShardBuffers:
             if self._sum is None:
                 ((_, total),) = self._running.values()
             else:
-                self._sum.run(present, self._total)
+                for position, node in enumerate(subtrees(self._held, self._leaves)):
+                    if node not in present:
+                        fill_absent(self._sum.slot(position))
+                self._sum.start().wait()
                 total = list(self._layout.views(self._total))
             for place, mean in zip(self._means, total, strict=True):
                 if place in changed and mean is not None:

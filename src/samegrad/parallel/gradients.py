@@ -16,10 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from samegrad.errors import TrainingError
-from samegrad.executors import Group
-from samegrad.executors.shared_memory import SharedTreeSum
+from samegrad.executors import Exchange, Group
+from samegrad.executors.base import fill_absent
+from samegrad.executors.shared_memory import SharedMemoryGroup
+from samegrad.executors.shared_pieces import SharedPieces
+from samegrad.parallel.exchange import prepare_exchange
 from samegrad.parallel.layout import FlatLayout
-from samegrad.shards import Node
+from samegrad.shards import Node, subtrees
+from samegrad.strategy import Strategy
 from samegrad.summation import RunningSum, Value
 
 __all__ = ["GradientSum", "GradientTwice"]
@@ -33,7 +37,8 @@ class GradientSum:
     """The gradients of `parameters` (name, parameter) in steps whose shards the ranks of `group` compute.
 
     A step is: `begin`, then for each shard of this rank `enter`, backward, `leave`, then `finish`.
-    own: the positions of the parameters whose sum this rank needs; None for all of them.
+    own: the positions of the parameters whose sum this rank needs; None for all of them. strategy: how the sums of the
+    ranks are added; None to leave that to samegrad.
     """
 
     def __init__(
@@ -43,21 +48,26 @@ class GradientSum:
         cut: Sequence[range],
         leaves: int,
         own: Sequence[int] | None = None,
+        strategy: Strategy | None = None,
     ) -> None:
         self._names = [name for name, _ in parameters]
         self._parameters = [parameter for _, parameter in parameters]
         self._held, self._leaves = cut[group.rank], leaves
         self._layout = FlatLayout(self._parameters)
-        self._sum = None
-        if group.size > 1 and parameters:
-            self._sum = group.tree_sum(cut, leaves, self._layout.sizes, "sum of gradients")
+        self._sum: Exchange | None = None
+        self._pieces: SharedPieces | None = None
         self._own = None if own is None else list(own)
         # Private: what the user sees as .grad is never memory that another rank maps.
-        self._private: list[Tensor] = []
         self._views: list[Tensor] = []
-        if self._sum is not None:
-            self._private = self._layout.allocate(self._parameters[0].device)
-            self._views = self._layout.views(self._private)
+        if group.size > 1 and parameters:
+            private = self._layout.allocate(self._parameters[0].device)
+            self._views = self._layout.views(private)
+            sizes, operation = self._layout.sizes, "sum of gradients"
+            if own is not None and strategy is None and isinstance(group, SharedMemoryGroup):
+                self._pieces = group.prepare_pieces(cut, leaves, sizes, operation)
+            else:
+                self._sum = prepare_exchange(group, strategy, cut, leaves, sizes, operation, private)
+        self._exchanges = self._sum or self._pieces
         self._slots: dict[int, list[Tensor | None]] = {}
         self._running = RunningSum(self._held, leaves)
         self._with_sibling = False
@@ -69,7 +79,7 @@ class GradientSum:
     def begin(self) -> None:
         """Starts a step; gradients of earlier ones are dropped."""
         self.separate = self.separate or self._has_hooks_of_others()
-        self._running = RunningSum(self._held, self._leaves, self._slot_views if self._sum is not None else None)
+        self._running = RunningSum(self._held, self._leaves, self._slot_views if self._exchanges else None)
         self._set_gradients([None] * len(self._parameters))
 
     def enter(self, shard: int) -> None:
@@ -112,24 +122,29 @@ class GradientSum:
 
         records: those of all ranks. present: the subtrees, of all ranks, that are not absent.
         """
-        if self._sum is None:
+        if self._exchanges is None:
             for _, value in self._running.values():
                 self._set_gradients(value)
             return
         used = [any(flags) for flags in zip(*records, strict=True)]
-        if self._own is None:
-            self._sum.run(present, self._private)
-            self._set_gradients([view if is_used else None for view, is_used in zip(self._views, used, strict=True)])
-        else:
-            self._sum_own(self._own, used, present)
+        if self._pieces is not None:
+            self._sum_own(self._pieces, self._own or [], used, present)
+        elif self._sum is not None:
+            for position, node in enumerate(subtrees(self._held, self._leaves)):
+                if node not in present:
+                    fill_absent(self._sum.slot(position))
+            self._sum.start().wait()
+            wanted = set(range(len(used)) if self._own is None else self._own)
+            self._set_gradients(
+                [view if used[place] and place in wanted else None for place, view in enumerate(self._views)]
+            )
 
-    def _sum_own(self, own: list[int], used: Sequence[bool], present: Collection[Node]) -> None:
+    def _sum_own(self, pieces: SharedPieces, own: list[int], used: Sequence[bool], present: Collection[Node]) -> None:
         """Sets `.grad` of the parameters `own`, whose gradients of this rank's shards are not in the slots."""
-        assert isinstance(self._sum, SharedTreeSum)
         kept = {node: [self._kept(value[p], self._views[p]) for p in own] for node, value in self._running.values()}
         flat_kept = {node: [_flat(part) for part in parts] for node, parts in kept.items()}
-        pieces = [self._layout.piece(position) for position in own]
-        sums = self._sum.run_pieces(present, pieces, flat_kept, [_flat(self._views[position]) for position in own])
+        ranges = [self._layout.piece(position) for position in own]
+        sums = pieces.run(present, ranges, flat_kept, [_flat(self._views[position]) for position in own])
         gradients: Value = [None] * len(self._parameters)
         for number, position in enumerate(own):
             if used[position]:
@@ -153,12 +168,13 @@ class GradientSum:
             parameter.grad = gradient
 
     def _slot_views(self, position: int) -> list[Tensor | None]:
-        assert self._sum is not None
-        flats = self._sum.slot(position)  # waits until the slot is free, so it is asked for every time
+        assert self._exchanges is not None
+        flats = self._exchanges.slot(position)  # waits until the slot is free, so it is asked for every time
         if position not in self._slots:
             views: list[Tensor | None] = list(self._layout.views(flats))
-            for own in self._own or ():  # only this rank needs those
-                views[own] = None
+            if self._pieces is not None:
+                for own in self._own or ():  # only this rank needs those
+                    views[own] = None
             self._slots[position] = views
         return self._slots[position]
 

@@ -12,12 +12,13 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from samegrad.errors import ConfigurationError
 from samegrad.executors import Group, SoloGroup
 from samegrad.executors.device_staging import DeviceGroup
+from samegrad.executors.process_group import ProcessGroup
 from samegrad.executors.roll_call import RollCall
 from samegrad.executors.shared_memory import SharedMemoryGroup
 from samegrad.workers import JoinedContext, WorkerContext, context, join
 from samegrad.workers.meeting import serve_store
 
-__all__ = ["World", "current_world"]
+__all__ = ["World", "current_world", "native_group"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class World:
 
 
 _worlds: dict[int, World] = {}
+_native_groups: dict[int, ProcessGroup] = {}
 
 
 def current_world() -> World:
@@ -77,11 +79,28 @@ def _group(worker: WorkerContext, host: SharedMemoryGroup | None, device: torch.
     )
 
 
-def _process_group(worker: WorkerContext, host: SharedMemoryGroup | None, device: torch.device) -> Group:
+def native_group(group: Group) -> ProcessGroup:
+    """The process group of torch over the ranks of `group`, which must be that of the current world; where samegrad
+    does without one, on CPUs of one host, it is made now, over Gloo. All ranks call it alike.
+
+    Raises ConfigurationError for devices of several kinds, which no backend serves.
+    """
+    if isinstance(group, ProcessGroup):
+        return group
+    worker = context()
+    if worker is None or not isinstance(group, SharedMemoryGroup):
+        raise ConfigurationError(
+            "strategy: native needs ranks that a backend of torch.distributed serves: all on CPUs, or each on a CUDA "
+            "device of its own"
+        )
+    if id(worker) not in _native_groups:
+        _native_groups[id(worker)] = _process_group(worker, group, torch.device("cpu"))
+    return _native_groups[id(worker)]
+
+
+def _process_group(worker: WorkerContext, host: SharedMemoryGroup | None, device: torch.device) -> ProcessGroup:
     """The ranks in the default process group of torch: over NCCL on CUDA devices, else over Gloo. It is made here and
     ended with the worker, unless the user has made one."""
-    from samegrad.executors.process_group import ProcessGroup
-
     if not (isinstance(worker, JoinedContext) and dist.is_initialized()):
         timeout = timedelta(seconds=worker.timeout_s)
         dist.init_process_group(
@@ -103,5 +122,5 @@ def _loopback_store(worker: WorkerContext, host: SharedMemoryGroup | None, timeo
     store = None
     if worker.rank == 0:
         store = serve_store("127.0.0.1", 0, timeout)
-    port = int(host.gather(b"" if store is None else str(store.port).encode(), "joining the NCCL group")[0])
+    port = int(host.gather(b"" if store is None else str(store.port).encode(), "joining the process group")[0])
     return store or TCPStore("127.0.0.1", port, is_master=False, timeout=timeout)

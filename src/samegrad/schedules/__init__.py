@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from samegrad.schedules.catalog import ALGORITHMS, Algorithm, build, build_for
-from samegrad.schedules.compose import pipelined, relabelled, striped, then
+from samegrad.schedules.compose import co_located, pipelined, relabelled, striped, then
 from samegrad.schedules.cut import Cut
 from samegrad.schedules.files import from_json, to_json
 from samegrad.schedules.ir import Collective, Op, Round, Schedule, Transfer
@@ -29,6 +29,7 @@ __all__ = [
     "Transfer",
     "build",
     "build_for",
+    "co_located",
     "from_json",
     "pipelined",
     "relabelled",

@@ -15,6 +15,7 @@ from samegrad.schedules.hierarchical import hierarchical
 from samegrad.schedules.host import host
 from samegrad.schedules.ir import Collective, Schedule
 from samegrad.schedules.one_device import one_device
+from samegrad.schedules.one_shot import one_shot
 from samegrad.schedules.options import Options
 from samegrad.schedules.phases import Phases
 from samegrad.schedules.recursive_doubling import recursive_doubling
@@ -50,6 +51,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     for each in [
         Algorithm("one-device", "one device gathers, sums and sends back", True, one_device),
         Algorithm("host", "the host gathers, sums and sends back", True, host, helpers=1),
+        Algorithm("one-shot", "everyone gets everything and sums it", True, one_shot),
         Algorithm("sharded", "each device sums one part of the buffer", True, sharded),
         Algorithm("halving-doubling", "pairs exchange halves, then pairs of pairs quarters", True, halving_doubling),
         Algorithm("binomial-tree", "pairs, then pairs of pairs, whole buffers", True, binomial_tree),

@@ -15,7 +15,7 @@ from samegrad.errors import ConfigurationError
 from samegrad.schedules.cut import Cut
 from samegrad.schedules.ir import ChainedRounds, Collective, GeneratedRounds, IntArray, Round, Schedule
 
-__all__ = ["pipelined", "relabelled", "striped", "then"]
+__all__ = ["co_located", "pipelined", "relabelled", "striped", "then"]
 
 _WHOLE = {
     (Collective.REDUCE_SCATTER, Collective.ALL_GATHER): Collective.ALL_REDUCE,
@@ -62,6 +62,40 @@ def relabelled(schedule: Schedule, ranks: Sequence[int]) -> Schedule:
     owners = None if schedule.owners is None else tuple(ranks[owner] for owner in schedule.owners)
     rounds = GeneratedRounds(len(schedule.rounds), lambda number: renamed(schedule.rounds[number]))
     return dataclasses.replace(schedule, cut=cut, rounds=rounds, owners=owners)
+
+
+def co_located(schedule: Schedule, homes: Sequence[int]) -> Schedule:
+    """An all-reduce whose last ranks, which hold no leaves, run on others: the i-th of them on rank `homes[i]`.
+
+    Their slots are further slots of those ranks; what was sent over a link between the two is moved within a rank.
+    """
+    stay = schedule.ranks - len(homes)
+    if any(schedule.cut.nodes[stay:]) or not all(0 <= home < stay for home in homes):
+        raise ConfigurationError(
+            f"{schedule.name}: the last {len(homes)} of {schedule.ranks} ranks must hold no leaves, and run on ranks "
+            f"from 0 to {stay - 1}; got {list(homes)}"
+        )
+    if schedule.owners is not None:
+        raise ConfigurationError(f"{schedule.name}: expected an all-reduce; got a {schedule.collective}")
+    if not homes:
+        return schedule
+    slots = schedule.slots()
+    rank, before = np.arange(schedule.ranks, dtype=np.int32), np.zeros(schedule.ranks, dtype=np.int32)
+    taken = list(slots[:stay])
+    for moved, home in enumerate(homes, start=stay):
+        rank[moved], before[moved] = home, taken[home]
+        taken[home] += slots[moved]
+
+    def housed(each: Round) -> Round:
+        rows = each.rows.copy()
+        for column in (0, 2):
+            rows[:, column + 1] += before[each.rows[:, column]]
+            rows[:, column] = rank[each.rows[:, column]]
+        return Round(rows)
+
+    cut = Cut(schedule.cut.leaves, schedule.cut.nodes[:stay])
+    rounds = GeneratedRounds(len(schedule.rounds), lambda number: housed(schedule.rounds[number]))
+    return dataclasses.replace(schedule, cut=cut, rounds=rounds)
 
 
 def striped(schedules: Sequence[Schedule], shares: Sequence[int] | None = None) -> Schedule:

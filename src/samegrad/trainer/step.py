@@ -1,7 +1,7 @@
 """One training step: the shards of a minibatch on their ranks, the exchange, the update.
 
 The way of a gradient: forward and backward of each shard alone, its gradients added to the running subtree
-(`GradientSum`), the exchange along the tree (the group's `TreeSum`), `.grad`, clipping, the optimizer, its scheduler.
+(`GradientSum`), the exchange by the schedule of the strategy, `.grad`, clipping, the optimizer, its scheduler.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from samegrad.parallel.pinning import pinned
 from samegrad.parallel.world import World
 from samegrad.recipe import Recipe
 from samegrad.shards import Node, leaves_of, subtrees, tree_sum
+from samegrad.strategy import Strategy
 from samegrad.trainer.collating import described
 from samegrad.trainer.precision import LossScaler
 
@@ -66,12 +67,14 @@ class Learner:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank computes: on `device`, the shards `cut[rank]` of each minibatch of `recipe`."""
+    """Where a rank computes: on `device`, the shards `cut[rank]` of each minibatch of `recipe`; and how gradients are
+    added up over ranks, None to leave that to samegrad."""
 
     recipe: Recipe
     world: World
     device: torch.device
     cut: Sequence[range]
+    strategy: Strategy | None = None
 
 
 class ShardedStep:
@@ -102,7 +105,8 @@ class ShardedStep:
         self._key: tuple[int, ...] = ()
         self._parameters = list(model.parameters())
         own = None if owned_by is None else owned_by[world.rank]
-        self._gradients = GradientSum(list(model.named_parameters()), world.group, cut, recipe.shards, own)
+        parameters = list(model.named_parameters())
+        self._gradients = GradientSum(parameters, world.group, cut, recipe.shards, own, place.strategy)
         self._buffers = ShardBuffers(model, world.group, cut, recipe.shards, device)
         self._nodes = [node for part in cut for node in subtrees(part, recipe.shards)]
 

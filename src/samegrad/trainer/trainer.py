@@ -18,6 +18,7 @@ from samegrad.callbacks.reports import EpochReport, OnEpoch, OnSave, OnStep, Ste
 from samegrad.errors import ConfigurationError
 from samegrad.parallel import parameters as homes
 from samegrad.parallel.compilation import check_not_compiled, compiled
+from samegrad.parallel.exchange import check_strategy
 from samegrad.parallel.execution import as_recipe_says
 from samegrad.parallel.fingerprint import fingerprint
 from samegrad.parallel.generators import kept_generators
@@ -25,6 +26,7 @@ from samegrad.parallel.nested import count_examples, cut
 from samegrad.parallel.world import current_world
 from samegrad.recipe import Recipe
 from samegrad.shards import even
+from samegrad.strategy import Strategy
 from samegrad.trainer.evaluation import Evaluation
 from samegrad.trainer.examples import dataset_length, is_stream
 from samegrad.trainer.feed import Feed
@@ -62,6 +64,8 @@ class Trainer:
     update: "replicated": every rank updates its own copy of all parameters. "owner": the CPU workers of a host share
         them and each updates some: the same bits, with less memory traffic, for optimizers of torch.optim. Code that
         changes parameters in place outside the optimizer would then act once per rank.
+    strategy: how the ranks' gradients are added up: a `Strategy`, or the name of an algorithm; None for what is fastest
+        on one host. The result does not depend on it, but for those that need `Recipe(exact=False)`.
     shares: how fast each rank is; it gets shards in proportion. Equal by default; the result does not depend on it.
 
     All ranks make the same calls in the same order. Raises ConfigurationError for what cannot work.
@@ -77,6 +81,7 @@ class Trainer:
         scheduler: MakeScheduler | None = None,
         weight: Weight | None = None,
         update: Literal["replicated", "owner"] = "replicated",
+        strategy: Strategy | str | None = None,
         shares: Sequence[float] | None = None,
     ) -> None:
         self.recipe = Recipe() if recipe is None else recipe
@@ -84,6 +89,9 @@ class Trainer:
         self.cut = tree.shares(self.recipe.shards, self.world.size, shares)
         if update not in ("replicated", "owner"):
             raise ConfigurationError(f"update must be 'replicated' or 'owner'; got {update!r}")
+        self.strategy = None if strategy is None else Strategy.of(strategy)
+        if self.strategy is not None:
+            check_strategy(self.strategy, self.recipe.exact)
         check_model(model)
         launched = self.world.size > 1 or self.world.device.type != "cpu"
         first = next(iter(model.parameters()), None)
@@ -92,7 +100,8 @@ class Trainer:
         if self.recipe.exact:
             check_not_compiled(model)
         self._loss, self._weight = in_precision(loss, self.recipe, self.device), weight
-        homes.compare_models(model, self.world.group, [f"recipe {self.recipe}", f"cut {self.cut}", f"update {update}"])
+        said = [f"recipe {self.recipe}", f"cut {self.cut}", f"update {update}", f"strategy {self.strategy}"]
+        homes.compare_models(model, self.world.group, said)
         homes.replicate(model, self.world.group)
         owned_by = share_parameters(self.model, self.world) if update == "owner" else None
         self.optimizer = check_optimizer(optimizer, model, update)
@@ -101,7 +110,7 @@ class Trainer:
         homes.compare(entries, self.world.group, "making a Trainer: comparing optimizers")
         forward = compiled(model, self.device) if self.recipe.compile else model
         self._forward = in_precision(forward, self.recipe, self.device)
-        self._place = Place(self.recipe, self.world, self.device, self.cut)
+        self._place = Place(self.recipe, self.world, self.device, self.cut, self.strategy)
         self._step = ShardedStep(
             Learner(model, self._forward, self._loss, weight, self.optimizer, self.scheduler),
             self._place,

@@ -1,0 +1,93 @@
+"""The rounds of a schedule as one rank sees them that can only send and receive.
+
+What a rank sends to another one in a round is one message, and so is what it receives: the cells in listed order.
+Nothing here knows about tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from samegrad.schedules.ir import Op, Round, Transfer
+
+__all__ = ["Apply", "Message", "RankRound", "Spot", "rounds_of"]
+
+
+class Spot(NamedTuple):
+    """A cell of this rank."""
+
+    slot: int
+    chunk: int
+
+
+class Message(NamedTuple):
+    """Cells that go to, or come from, `peer`.
+
+    is_direct: of one that is received: that it can be written to the cells at once; nothing else in the round reads or
+        writes them, and they are copied.
+    """
+
+    peer: int
+    spots: tuple[Spot, ...]
+    is_direct: bool = False
+
+
+class Apply(NamedTuple):
+    """What a transfer does to `spot`. Its value is cell `source` of this rank; or, if `peer` is not this rank, the
+    cell number `number` of the message from there."""
+
+    spot: Spot
+    op: Op
+    peer: int
+    source: Spot
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankRound:
+    """kept: cells to copy before anything is received, since they are read and written in this round."""
+
+    kept: tuple[Spot, ...]
+    sent: tuple[Message, ...]
+    received: tuple[Message, ...]
+    applied: tuple[Apply, ...]
+
+
+def rounds_of(rounds: Iterable[Round], rank: int) -> list[RankRound]:
+    """The rounds as `rank` sees them."""
+    return [_round_of(list(each.where((each.source == rank) | (each.target == rank))), rank) for each in rounds]
+
+
+def _round_of(moves: list[Transfer], rank: int) -> RankRound:
+    sent: dict[int, list[Spot]] = {}
+    received: dict[int, list[Spot]] = {}
+    applied = []
+    read = {Spot(move.source_slot, move.chunk) for move in moves if move.source == rank}
+    written: dict[Spot, int] = {}
+    copies_only: dict[int, bool] = {}
+    for move in moves:
+        source, target = Spot(move.source_slot, move.chunk), Spot(move.target_slot, move.chunk)
+        if move.source == rank and move.target != rank:
+            sent.setdefault(move.target, []).append(source)
+        if move.target == rank:
+            number = 0
+            if move.source != rank:
+                spots = received.setdefault(move.source, [])
+                number = len(spots)
+                spots.append(target)
+                copies_only[move.source] = copies_only.get(move.source, True) and move.op is Op.COPY
+            applied.append(Apply(target, move.op, move.source, source, number))
+            written[target] = written.get(target, 0) + 1
+    direct = {
+        peer
+        for peer, spots in received.items()
+        if copies_only[peer] and all(written[spot] == 1 and spot not in read for spot in spots)
+    }
+    return RankRound(
+        kept=tuple(sorted(read & set(written))),
+        sent=tuple(Message(peer, tuple(spots)) for peer, spots in sorted(sent.items())),
+        received=tuple(Message(peer, tuple(spots), peer in direct) for peer, spots in sorted(received.items())),
+        applied=tuple(each for each in applied if each.peer not in direct),
+    )

@@ -1,0 +1,197 @@
+"""A schedule on memory that all ranks map: values are read where they are, so that nothing is sent.
+
+A rank computes the additions that the schedule gives it (`places`); between levels all wait for each other. Where
+several additions follow each other they are done block by block, so that sums in between stay in the cache.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from samegrad.executors.base import FlatSizes
+from samegrad.executors.counters import Counters
+from samegrad.executors.places import Area, Place, Plan, Step
+from samegrad.schedules.ir import Schedule
+
+__all__ = ["BLOCK", "SharedExchange"]
+
+BLOCK = 1 << 16
+"""Elements; intermediate sums of this size stay in the cache."""
+
+MakeBuffers = Callable[[int], list[list[Tensor]]]
+"""Makes so many sets of flat buffers in memory that all ranks map."""
+
+Addition = tuple[Tensor, Tensor | None, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Additions over one range, each of `left`, `right` and `out` that long, or a block for what is temporary."""
+
+    additions: list[Addition]
+    numel: int
+
+
+class SharedExchange:
+    """See `base.Exchange`; the ranks meet at `counters`. Every rank makes it alike."""
+
+    def __init__(
+        self,
+        counters: Counters,
+        rank: int,
+        schedule: Schedule,
+        plan: Plan,
+        sizes: FlatSizes,
+        make_buffers: MakeBuffers,
+        operation: str,
+        out: Sequence[Tensor] | None,
+    ) -> None:
+        self._counters, self._operation = counters, operation
+        self._meets_at_the_end = plan.meets_at_the_end
+        self._read = 0  # the ticket at which every rank has read the slots
+        self._started = 0
+        slots = [
+            Place(Area.SLOT, holder, slot)
+            for holder, nodes in enumerate(schedule.cut.nodes)
+            for slot in range(len(nodes))
+        ]
+        known = {*plan.places, *(place for own in plan.results.values() for place in own.values())}
+        others = sorted(
+            place
+            for place in known
+            if place.area is Area.ROOM or (place.area is Area.RESULT and place.rank not in plan.private)
+        )
+        shared = [*slots, *others]
+        self._buffers: dict[Place, list[Tensor]] = dict(zip(shared, make_buffers(len(shared)), strict=True))
+        self._slots = [self._buffers[place] for place in slots if place.rank == rank]
+        self._ranges = [schedule.ranges(numel) for _, numel in sizes]
+        self._result, self._copies = self._own_result(plan, rank, sizes, out)
+        self._add_temporaries(plan, rank, sizes)
+        self._levels = [self._program(level) for level in plan.steps[rank]]
+
+    def slot(self, position: int) -> list[Tensor]:
+        """See `base.Exchange.slot`."""
+        self._counters.wait(self._read)
+        return self._slots[position]
+
+    def start(self) -> SharedExchange:
+        """See `base.Exchange.start`; the others can go on as far as they need this rank's slots."""
+        self._started = self._counters.arrive(self._operation)
+        return self
+
+    def wait(self) -> list[Tensor]:
+        """See `base.Work.wait`."""
+        counters, operation = self._counters, self._operation
+        ticket = self._started
+        for program in self._levels:
+            counters.wait(ticket)
+            for run in program:
+                _add_up(run)
+            ticket = counters.arrive(operation)
+        self._read = ticket
+        if self._meets_at_the_end:
+            counters.wait(ticket)
+            for source, target in self._copies:
+                target.copy_(source)
+        return self._result
+
+    def close(self) -> None:
+        """See `base.Exchange.close`."""
+        self._buffers, self._slots, self._levels, self._result, self._copies = {}, [], [], [], []
+
+    def _own_result(
+        self, plan: Plan, rank: int, sizes: FlatSizes, out: Sequence[Tensor] | None
+    ) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+        """The buffers that `wait` returns, and what is to be copied there at the end."""
+        places = plan.results.get(rank, {})
+        own = sorted(set(places.values()))
+        if rank in plan.private:
+            private = list(out) if out is not None else _empty(sizes)
+            self._buffers[own[0]] = private
+            return private, []
+        if not own:
+            return list(out or ()), []
+        if out is None and len(own) == 1:
+            return self._buffers[own[0]], []
+        result = list(out) if out is not None else _empty(sizes)
+        copies = []
+        for flat, ranges in enumerate(self._ranges):
+            for place, chunks in itertools.groupby(sorted(places), key=places.__getitem__):
+                covered = list(chunks)
+                for start, stop in _joined([ranges[chunk] for chunk in covered]):
+                    copies.append((self._buffers[place][flat][start:stop], result[flat][start:stop]))
+        return result, copies
+
+    def _add_temporaries(self, plan: Plan, rank: int, sizes: FlatSizes) -> None:
+        """Blocks for what is temporary; a buffer is as large as the longest chunk, or as a block if that is less."""
+        own = [place for place in plan.places if place.area is Area.TEMPORARY and place.rank == rank]
+        for place in own:
+            self._buffers[place] = [torch.empty(min(numel, BLOCK), dtype=dtype) for dtype, numel in sizes]
+
+    def _program(self, level: Sequence[Sequence[Step]]) -> list[_Run]:
+        """The additions of one level: chunks that follow each other and are treated alike are one."""
+        runs = []
+        for flat, ranges in enumerate(self._ranges):
+            for steps, group in itertools.groupby(range(len(level)), key=lambda chunk: tuple(level[chunk])):
+                for start, stop in _joined([ranges[chunk] for chunk in group] if steps else []):
+                    runs.extend(self._runs(steps, flat, start, stop))
+        return runs
+
+    def _runs(self, steps: Sequence[Step], flat: int, start: int, stop: int) -> list[_Run]:
+        has_temporaries = any(step.out.area is Area.TEMPORARY for step in steps)
+
+        def at(place: Place) -> Tensor:
+            buffer = self._buffers[place][flat]
+            return buffer[: stop - start] if place.area is Area.TEMPORARY else buffer[start:stop]
+
+        additions = [(at(left), None if right is None else at(right), at(out)) for left, right, out in steps]
+        if has_temporaries:
+            return [_Run(additions, stop - start)]
+        return [_Run([addition], stop - start) for addition in additions]
+
+
+def _add_up(run: _Run) -> None:
+    if run.numel <= BLOCK or len(run.additions) == 1:
+        for left, right, out in run.additions:
+            _add(left, right, out)
+        return
+    blocks = [
+        (left.split(BLOCK), None if right is None else right.split(BLOCK), out.split(BLOCK))
+        for left, right, out in run.additions
+    ]
+    for number, start in enumerate(range(0, run.numel, BLOCK)):
+        length = min(BLOCK, run.numel - start)
+        for left, right, out in blocks:
+            _add(_block(left, number, length), right and _block(right, number, length), _block(out, number, length))
+
+
+def _block(blocks: Sequence[Tensor], number: int, length: int) -> Tensor:
+    """Block `number` of a tensor; of what is temporary there is only one."""
+    return blocks[number] if len(blocks) > 1 else blocks[0][:length]
+
+
+def _add(left: Tensor, right: Tensor | None, out: Tensor) -> None:
+    if right is None:
+        out.copy_(left)
+    else:
+        torch.add(left, right, out=out)
+
+
+def _joined(ranges: Sequence[range]) -> list[tuple[int, int]]:
+    """Ranges in order, those that touch made one; empty ones left out."""
+    joined: list[tuple[int, int]] = []
+    for each in ranges:
+        if joined and joined[-1][1] == each.start:
+            joined[-1] = (joined[-1][0], each.stop)
+        elif len(each):
+            joined.append((each.start, each.stop))
+    return [(start, stop) for start, stop in joined if start < stop]
+
+
+def _empty(sizes: FlatSizes) -> list[Tensor]:
+    return [torch.empty(numel, dtype=dtype) for dtype, numel in sizes]

@@ -1,0 +1,121 @@
+"""How the gradients are added up: not part of the recipe, since it does not change the result, or must be allowed to.
+
+`Strategy("sharded")` names an algorithm and what it can be told; `None` instead of a strategy leaves the choice to the
+trainer. JSON in and out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from samegrad.errors import ConfigurationError
+from samegrad.schedules.catalog import ALGORITHMS, algorithm, build_for
+from samegrad.schedules.compose import co_located
+from samegrad.schedules.cut import Cut
+from samegrad.schedules.ir import Schedule
+from samegrad.schedules.options import Options
+
+__all__ = ["NATIVE", "STRATEGIES", "Strategy", "default_strategy"]
+
+NATIVE = "native"
+"""The all-reduce of torch.distributed's backend, which is no schedule."""
+
+STRATEGIES = (*ALGORITHMS, NATIVE)
+"""The names of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way to add gradients up, checked when it is made.
+
+    algorithm: one of `samegrad.schedules.ALGORITHMS`, or "native", the all-reduce of the backend (Gloo, NCCL). Those
+        that follow the tree give the bits of the recipe; the others need `Recipe(exact=False)`.
+    helpers: for `servers`, the number of servers; they run on the ranks themselves, one after the other.
+    groups, ways, share, orders, speeds: see `samegrad.schedules.Options`.
+    """
+
+    algorithm: str
+    helpers: int | None = None
+    groups: tuple[tuple[int, ...], ...] | None = None
+    ways: tuple[str, ...] | None = None
+    share: str | None = None
+    orders: tuple[tuple[int, ...], ...] | None = None
+    speeds: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in STRATEGIES:
+            near = difflib.get_close_matches(str(self.algorithm), STRATEGIES, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ConfigurationError(
+                f"strategy: there is no {self.algorithm!r}; {hint}There are {', '.join(STRATEGIES)} (--strategy)"
+            )
+        known = () if self.algorithm == NATIVE else ALGORITHMS[self.algorithm].takes
+        wrong = [name for name in self.options().given() if name not in known]
+        if self.helpers is not None and self.algorithm != "servers":
+            wrong.insert(0, "helpers")
+        if wrong:
+            takes = [*(["helpers"] if self.algorithm == "servers" else []), *known]
+            raise ConfigurationError(
+                f"strategy: {self.algorithm} takes no {wrong[0]}; it takes {', '.join(takes) or 'no options'}"
+            )
+        if self.helpers is not None and (not isinstance(self.helpers, int) or self.helpers < 0):
+            raise ConfigurationError(f"strategy: helpers must be a whole number of at least 0; got {self.helpers!r}")
+
+    @classmethod
+    def of(cls, strategy: Strategy | str) -> Strategy:
+        """The strategy itself, or that of a name."""
+        return strategy if isinstance(strategy, Strategy) else cls(strategy)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the backend adds, by no schedule of ours."""
+        return self.algorithm == NATIVE
+
+    @property
+    def follows_tree(self) -> bool:
+        """Whether the result is that of the recipe, whatever the number of ranks."""
+        return not self.is_native and algorithm(self.algorithm).follows_tree
+
+    def options(self) -> Options:
+        """What the algorithm is told."""
+        return Options(*(getattr(self, field.name) for field in dataclasses.fields(Options)))
+
+    def schedule(self, held: Sequence[range], leaves: int) -> Schedule:
+        """The schedule for ranks that hold these ranges of the leaves; a host, or servers, are played by the ranks.
+
+        Raises ConfigurationError if the algorithm cannot be built for them.
+        """
+        if self.is_native:
+            raise ConfigurationError("strategy: native is no schedule; the backend of torch.distributed runs it")
+        helpers = algorithm(self.algorithm).helpers if self.helpers is None else self.helpers
+        built = build_for(self.algorithm, Cut.of(held, leaves, helpers), options=self.options())
+        return co_located(built, [number % len(held) for number in range(helpers)])
+
+    def to_json(self) -> dict[str, Any]:
+        """What is set, as JSON values."""
+        record = dataclasses.asdict(self)
+        return {name: value for name, value in record.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Strategy:
+        """The inverse of `to_json`; unknown fields are refused."""
+        unknown = sorted(set(record) - {field.name for field in dataclasses.fields(cls)})
+        if unknown or "algorithm" not in record:
+            raise ConfigurationError(
+                f"strategy: {'unknown fields ' + ', '.join(unknown) if unknown else 'there is no algorithm in it'}; "
+                f"was it written by a newer version of samegrad?"
+            )
+        return cls(**{name: _as_tuple(value) for name, value in record.items()})
+
+
+def default_strategy(ranks: int) -> Strategy:
+    """What is used where nothing is said: the fastest one for ranks that share memory."""
+    return Strategy("one-shot" if ranks <= 2 else "sharded")
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
