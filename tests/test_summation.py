@@ -29,6 +29,11 @@ def minus_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return torch.full(tuple(shape), complex(-0.0, -0.0) if dtype.is_complex else -0.0, dtype=dtype)
 
 
+def plus(a: Tensor, b: Tensor) -> Tensor:
+    """Complex numbers as pairs."""
+    return torch.view_as_complex(torch.view_as_real(a) + torch.view_as_real(b)) if a.is_complex() else a + b
+
+
 def reference(values: Sequence[Value | None], node: Node) -> Value | None:
     """The value of `node`, by the definition: left plus right, where what is absent is left out."""
     level, number = node
@@ -40,7 +45,7 @@ def reference(values: Sequence[Value | None], node: Node) -> Value | None:
     right = reference(values, Node(level - 1, 2 * number + 1))
     if left is None or right is None:
         return right if left is None else left
-    return [b if a is None else a if b is None else a + b for a, b in zip(left, right, strict=True)]
+    return [b if a is None else a if b is None else plus(a, b) for a, b in zip(left, right, strict=True)]
 
 
 def random_values(leaves: int, draw: random.Random, dtype: torch.dtype = torch.float32) -> list[Value | None]:
@@ -201,3 +206,16 @@ def test_at_most_one_value_for_each_level_is_alive() -> None:
         running.add(shard, [tensor])
         del tensor
         assert sum(ref() is not None for ref in tensors) <= 7
+
+
+def test_complex_numbers_are_pairs() -> None:
+    """torch's own addition multiplies one operand by 1 first, which spoils infinities and signs of zeros."""
+    spoilt = [complex(-0.0, 0.0), complex(1, float("inf")), complex(0.0, -0.0), complex(-0.0, -1)]
+    for place in (None, lambda _: [torch.empty(4, dtype=torch.complex64)]):
+        for order in ((0, 1), (1, 0)):
+            running = RunningSum(range(2), 2, place)
+            parts = [torch.tensor(spoilt, dtype=torch.complex64), minus_zeros((4,), torch.complex64)]
+            for shard, which in enumerate(order):
+                running.add(shard, [parts[which].clone()])
+            ((_, (total,)),) = running.values()
+            assert equal_bits(total, parts[0])

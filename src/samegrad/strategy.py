@@ -80,6 +80,15 @@ class Strategy:
         """Whether the result is that of the recipe, whatever the number of ranks."""
         return not self.is_native and algorithm(self.algorithm).follows_tree
 
+    def check(self, exact: bool) -> None:
+        """Raises ConfigurationError for one whose bits depend on the number of ranks, if the recipe is `exact`."""
+        if exact and not self.follows_tree:
+            raise ConfigurationError(
+                f"strategy: {self.algorithm} adds in an order that depends on the number of devices, and so does the "
+                f"result; the recipe says that it must not. Allow it (--inexact, Recipe(exact=False)), or take one "
+                f"that adds along the tree: sharded, one-shot or halving-doubling, for example"
+            )
+
     def options(self) -> Options:
         """What the algorithm is told."""
         return Options(*(getattr(self, field.name) for field in dataclasses.fields(Options)))

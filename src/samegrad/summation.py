@@ -3,6 +3,9 @@
 Shards arrive in order. As soon as two siblings are complete the left one takes the right one in, so at most one value
 per level is alive. A value is a list of tensors, one for each parameter, in which None means: no shard of this node
 used that parameter. None plus x is x, never zero plus x.
+
+Complex numbers are added as pairs of real ones. (torch adds them as a + 1 * b, where a complex product by 1 changes the
+signs of zeros and makes NaN of infinities, and a + b is not b + a.)
 """
 
 from __future__ import annotations
@@ -14,9 +17,14 @@ from torch import Tensor
 
 from samegrad.shards import Node, leaves_of, subtrees
 
-__all__ = ["RunningSum", "Value"]
+__all__ = ["RunningSum", "Value", "as_real"]
 
 Value = list[Tensor | None]
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """The same memory as real numbers: of a complex tensor, with one dimension more."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 class RunningSum:
@@ -82,7 +90,7 @@ class RunningSum:
             return [_sum_into(part, None, out) for part, out in zip(only, placed, strict=True)]
         if placed is not None:
             return [_sum_into(a, b, out) for a, b, out in zip(left, right, placed, strict=True)]
-        both = [(a, b) for a, b in zip(left, right, strict=True) if a is not None and b is not None]
+        both = [(as_real(a), as_real(b)) for a, b in zip(left, right, strict=True) if a is not None and b is not None]
         if both:
             torch._foreach_add_([a for a, _ in both], [b for _, b in both])
         return [b if a is None else a for a, b in zip(left, right, strict=True)]
@@ -90,12 +98,14 @@ class RunningSum:
 
 def _sum_into(a: Tensor | None, b: Tensor | None, out: Tensor | None) -> Tensor | None:
     """`out` (or `a`, if there is no `out`) becomes a + b, where None is absent. Returns it, or None if both are."""
-    if out is None:
-        return b if a is None else a if b is None else a.add_(b)
     if a is not None and b is not None:
-        return torch.add(a, b, out=out)
+        total = a if out is None else out
+        torch.add(as_real(a), as_real(b), out=as_real(total))
+        return total
     only = b if a is None else a
+    if out is None:
+        return only
     if only is None:
-        (torch.view_as_real(out) if out.is_complex() else out).fill_(-0.0)
+        as_real(out).fill_(-0.0)
         return None
     return out.copy_(only)

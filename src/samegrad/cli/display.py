@@ -31,6 +31,7 @@ class Display(Callback):
     def __init__(self, on_stderr: bool) -> None:
         self._console = Console(stderr=on_stderr, highlight=False)
         self._bar = ProgressBar(self._console)
+        self._repeats = False
 
     def loading(self, record: dict[str, Any]) -> None:
         """The workers have started, and read the data."""
@@ -66,17 +67,21 @@ class Display(Callback):
         speed = f"{format_seconds(report['seconds_per_epoch'])} per epoch, "
         speed += f"{format_count(report['samples_per_second'])} samples/s"
         self._console.print()
+        self._repeats = report["exact"] and report["follows_tree"]
         self._line("test accuracy", Text(_percent(report["test_accuracy"]), style="bold"))
         self._line("training", speed)
         self._line("devices", kinds_of(report["devices"]))
         self._line("shards", str(report["shards"]))
+        if report["world_size"] > 1:
+            self._line("strategy", _strategy_text(report))
         self._line("fingerprint", Text(report["fingerprint"], style="bold green"))
 
     def files(self, folder: Path | None, names: Sequence[str] = ()) -> None:
         """Where the files of the run are, and what can be done with its fingerprint."""
         kept = f"{folder}: {', '.join(names)}" if folder else "none; --out DIR keeps model, report, metrics and curves"
         self._line("files", kept)
-        self._console.print("The same command with other --devices gives the same fingerprint.", style="dim")
+        if self._repeats:
+            self._console.print("The same command with other --devices gives the same fingerprint.", style="dim")
 
     def close(self) -> None:
         """Removes the bar and gives the terminal back."""
@@ -113,6 +118,13 @@ def _devices_text(record: dict[str, Any]) -> str:
         each = " each" if len(names) > 1 else ""
         text += f", {_counted(record['threads'], 'thread')}{each}, {_counted(record['cores'], 'core')} here"
     return f"{text}; update: {record['update']}"
+
+
+def _strategy_text(record: dict[str, Any]) -> str:
+    if record["follows_tree"]:
+        same = ", the same result on any number of devices" if record["exact"] else ""
+        return f"{record['strategy']}: adds along the tree{same}"
+    return f"{record['strategy']}: the result depends on the number of devices, {record['world_size']} here"
 
 
 def _shards_text(record: dict[str, Any]) -> str:

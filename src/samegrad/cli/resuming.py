@@ -16,7 +16,7 @@ from samegrad.trainer.packing import unpack
 
 __all__ = ["check_folder", "given_options", "resumed"]
 
-_IF_GIVEN = frozenset({"out", "data_dir", "save_every", "keep", "tensorboard"})
+_IF_GIVEN = frozenset({"out", "data_dir", "save_every", "keep", "tensorboard", "strategy"})
 _FREE = _IF_GIVEN | {"devices", "shares", "update", "loader_workers", "resume", "as_json", "debug"}
 """What may differ from the run that is resumed."""
 _FREE_OPTIONS = [f"--{name.replace('_', '-')}" for name in sorted(_FREE - {"resume", "as_json", "debug"})]

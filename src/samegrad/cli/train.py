@@ -201,6 +201,16 @@ def train(
             rich_help_panel=_RECIPE,
         ),
     ] = _DEFAULT.compile,
+    inexact: Annotated[
+        bool,
+        typer.Option(
+            "--inexact",
+            help="Allow what makes the result depend on the number of devices: a --strategy that does not add along "
+            "the tree, and operations of GPUs that do not give the same bits twice.",
+            metavar="",
+            rich_help_panel=_RECIPE,
+        ),
+    ] = _DEFAULT.inexact,
     devices: Annotated[
         str,
         typer.Option(
@@ -219,6 +229,16 @@ def train(
             rich_help_panel=_DEVICES,
         ),
     ] = None,
+    strategy: Annotated[
+        str,
+        typer.Option(
+            help="How the gradients of the devices are added up: auto, or one of `samegrad schedule --list`, such as "
+            "sharded or halving-doubling; with --inexact also ring and others, and native: what the backend (Gloo, "
+            "NCCL) does.",
+            metavar="NAME",
+            rich_help_panel=_DEVICES,
+        ),
+    ] = _DEFAULT.strategy,
     update: Annotated[
         str,
         typer.Option(
@@ -309,6 +329,8 @@ def train(
         threads=threads,
         precision=cast(Precision, precision),
         compile=compile,
+        inexact=inexact,
+        strategy=strategy,
         shares=_parse_numbers(shares),
         update=cast(Update, update),
         loader_workers=loader_workers,

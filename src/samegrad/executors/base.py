@@ -16,6 +16,7 @@ from torch import Tensor
 
 from samegrad.errors import ConfigurationError
 from samegrad.schedules.ir import Schedule
+from samegrad.summation import as_real
 
 __all__ = ["Exchange", "Executor", "FlatSizes", "Group", "Piece", "Work", "check_alike", "fill_absent"]
 
@@ -93,7 +94,7 @@ class Group(Executor, Protocol):
 def fill_absent(flats: Sequence[Tensor]) -> None:
     """Fills a slot with what changes no sum: -0.0 (plus zero would make zero of -0.0), or 0 for integers."""
     for flat in flats:
-        number = torch.view_as_real(flat) if flat.is_complex() else flat
+        number = as_real(flat)
         number.fill_(-0.0 if number.is_floating_point() else 0)
 
 

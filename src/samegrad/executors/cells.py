@@ -13,6 +13,7 @@ from torch import Tensor
 
 from samegrad.errors import ConfigurationError
 from samegrad.schedules.ir import Cell, Op, Round, Schedule
+from samegrad.summation import as_real
 
 __all__ = ["run_on_tensors"]
 
@@ -34,7 +35,7 @@ def run_on_tensors(schedule: Schedule, held: Sequence[Sequence[Tensor]], device:
         raise ConfigurationError(f"{schedule.name}: all buffers must be flat and of one size and dtype; got {texts}")
     ranges = schedule.ranges(shape[0])
     cells = {
-        Cell(rank, slot, chunk): tensor[part.start : part.stop]
+        Cell(rank, slot, chunk): as_real(tensor[part.start : part.stop])
         for rank, tensors in enumerate(held)
         for slot, tensor in enumerate(tensors)
         for chunk, part in enumerate(ranges)

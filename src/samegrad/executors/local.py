@@ -14,6 +14,7 @@ from samegrad.executors.base import FlatSizes
 from samegrad.executors.cells import run_on_tensors
 from samegrad.schedules.ir import Schedule
 from samegrad.shards import Node, additions
+from samegrad.summation import as_real
 
 __all__ = ["LocalExchange", "SoloGroup", "local_tree_sum"]
 
@@ -21,10 +22,10 @@ __all__ = ["LocalExchange", "SoloGroup", "local_tree_sum"]
 def local_tree_sum(contributions: Sequence[tuple[Node, Tensor]], leaves: int) -> Tensor:
     """The root's sum of the subtrees `contributions` (disjoint, in any order) of the tree over `leaves` shards."""
     ordered = sorted(contributions, key=lambda pair: pair[0].number << pair[0].level)
-    values = [value for _, value in ordered]
+    values = [as_real(value) for _, value in ordered]
     for i, j in additions([node for node, _ in ordered], leaves):
         values[i] = values[i] + values[j]
-    return values[0]
+    return torch.view_as_complex(values[0]) if contributions[0][1].is_complex() else values[0]
 
 
 class SoloGroup:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from samegrad.executors.base import FlatSizes
+from samegrad.summation import as_real
 
 __all__ = ["NativeExchange"]
 
@@ -46,7 +47,7 @@ class NativeExchange:
         with self._explained():
             for flat, total in enumerate(first):
                 for slot in others:
-                    total.add_(slot[flat])
+                    as_real(total).add_(as_real(slot[flat]))
             self._works = [dist.all_reduce(total, async_op=True) for total in first if total.numel()]
         return self
 

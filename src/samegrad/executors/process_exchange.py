@@ -15,6 +15,7 @@ from torch import Tensor
 from samegrad.executors.base import FlatSizes
 from samegrad.executors.messages import RankRound, Spot, rounds_of
 from samegrad.schedules.ir import Op, Schedule
+from samegrad.summation import as_real
 
 __all__ = ["ProcessExchange"]
 
@@ -126,7 +127,7 @@ class _BoundRound:
             work.wait()
         for op, target, value in self._applied:
             if op is Op.ADD:
-                target.add_(value)
+                as_real(target).add_(as_real(value))
             else:
                 target.copy_(value)
 

@@ -17,6 +17,7 @@ from samegrad.executors.base import FlatSizes
 from samegrad.executors.counters import Counters
 from samegrad.executors.places import Area, Place, Plan, Step
 from samegrad.schedules.ir import Schedule
+from samegrad.summation import as_real
 
 __all__ = ["BLOCK", "SharedExchange"]
 
@@ -70,6 +71,7 @@ class SharedExchange:
         self._buffers: dict[Place, list[Tensor]] = dict(zip(shared, make_buffers(len(shared)), strict=True))
         self._slots = [self._buffers[place] for place in slots if place.rank == rank]
         self._ranges = [schedule.ranges(numel) for _, numel in sizes]
+        self._widths = [2 if dtype.is_complex else 1 for dtype, _ in sizes]  # real numbers of an element
         self._result, self._copies = self._own_result(plan, rank, sizes, out)
         self._add_temporaries(plan, rank, sizes)
         self._levels = [self._program(level) for level in plan.steps[rank]]
@@ -131,7 +133,9 @@ class SharedExchange:
         """Blocks for what is temporary; a buffer is as large as the longest chunk, or as a block if that is less."""
         own = [place for place in plan.places if place.area is Area.TEMPORARY and place.rank == rank]
         for place in own:
-            self._buffers[place] = [torch.empty(min(numel, BLOCK), dtype=dtype) for dtype, numel in sizes]
+            self._buffers[place] = [
+                _flat(torch.empty(min(numel, BLOCK), dtype=dtype))[:BLOCK] for dtype, numel in sizes
+            ]
 
     def _program(self, level: Sequence[Sequence[Step]]) -> list[_Run]:
         """The additions of one level: chunks that follow each other and are treated alike are one."""
@@ -147,12 +151,11 @@ class SharedExchange:
 
         def at(place: Place) -> Tensor:
             buffer = self._buffers[place][flat]
-            return buffer[: stop - start] if place.area is Area.TEMPORARY else buffer[start:stop]
+            return buffer[:numel] if place.area is Area.TEMPORARY else _flat(buffer[start:stop])
 
+        numel = (stop - start) * self._widths[flat]
         additions = [(at(left), None if right is None else at(right), at(out)) for left, right, out in steps]
-        if has_temporaries:
-            return [_Run(additions, stop - start)]
-        return [_Run([addition], stop - start) for addition in additions]
+        return [_Run(additions, numel)] if has_temporaries else [_Run([each], numel) for each in additions]
 
 
 def _add_up(run: _Run) -> None:
@@ -191,6 +194,11 @@ def _joined(ranges: Sequence[range]) -> list[tuple[int, int]]:
         elif len(each):
             joined.append((each.start, each.stop))
     return [(start, stop) for start, stop in joined if start < stop]
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """The same flat memory as real numbers."""
+    return as_real(tensor).view(-1)
 
 
 def _empty(sizes: FlatSizes) -> list[Tensor]:

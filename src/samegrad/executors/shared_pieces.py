@@ -14,6 +14,7 @@ from samegrad.executors.base import Piece
 from samegrad.executors.counters import Counters
 from samegrad.executors.shared_exchange import BLOCK
 from samegrad.shards import Node, additions
+from samegrad.summation import as_real
 
 __all__ = ["SharedPieces"]
 
@@ -81,6 +82,7 @@ class SharedPieces:
             if target is not values[0]:
                 target.copy_(values[0])
             return
+        values, target = [as_real(value).view(-1) for value in values], as_real(target).view(-1)
         numel = target.numel()
         block = BLOCK if len(steps) > 1 else max(numel, 1)
         spare = self._spare_for(target.dtype, len(values) - 1, min(block, numel)) if len(steps) > 1 else []

@@ -1,7 +1,8 @@
 """What every rank does alike: its place in the world, flat buffers, gradients, buffers and generators of the shards."""
 
 from samegrad.parallel.fingerprint import fingerprint
-from samegrad.parallel.from_scratch import allreduce, devices, replicate_parameters, split_batch
+from samegrad.parallel.from_scratch import devices, replicate_parameters, split_batch
+from samegrad.parallel.reduction import allreduce
 from samegrad.parallel.world import World, current_world
 
 __all__ = ["World", "allreduce", "current_world", "devices", "fingerprint", "replicate_parameters", "split_batch"]

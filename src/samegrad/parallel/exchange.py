@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from samegrad.errors import ConfigurationError
 from samegrad.executors import Exchange, Group
 from samegrad.executors.base import FlatSizes
 from samegrad.parallel.world import native_group
 from samegrad.schedules import Cut, verify
 from samegrad.strategy import Strategy, default_strategy
 
-__all__ = ["check_strategy", "prepare_exchange"]
+__all__ = ["prepare_exchange"]
 
 
 def prepare_exchange(
@@ -35,13 +34,3 @@ def prepare_exchange(
     schedule = strategy.schedule(cut, leaves)
     verify(schedule, must_follow_tree=strategy.follows_tree)
     return group.prepare(schedule, sizes, operation, out)
-
-
-def check_strategy(strategy: Strategy, exact: bool) -> None:
-    """Raises ConfigurationError for a strategy whose bits depend on the number of ranks, if the recipe is `exact`."""
-    if exact and not strategy.follows_tree:
-        raise ConfigurationError(
-            f"strategy: {strategy.algorithm} adds in an order that depends on the number of devices, and so does the "
-            f"result; the recipe says that it must not. Allow it (--inexact, Recipe(exact=False)), or take a strategy "
-            f"that adds along the tree: sharded, one-shot or halving-doubling, for example"
-        )

@@ -1,7 +1,7 @@
 """Data-parallel training from its parts, in one process: for who wants to see every step, or to build another way.
 
 A plain list of devices (the same one twice is fine), a plain list of parameters for each, and a list of gradients that
-are added up. `examples/from_scratch.py` trains with them.
+`allreduce` adds up. `examples/from_scratch.py` trains with them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ import torch
 from torch import Tensor
 
 from samegrad.errors import ConfigurationError
-from samegrad.executors.cells import run_on_tensors
 from samegrad.machine import usable_cores
 from samegrad.parallel.layout import aligned
 from samegrad.parallel.nested import count_examples, cut, map_tensors
-from samegrad.schedules import Collective, Schedule, build
 from samegrad.shards import even
 from samegrad.workers import parse_devices
 
-__all__ = ["allreduce", "devices", "replicate_parameters", "split_batch"]
+__all__ = ["devices", "replicate_parameters", "split_batch"]
 
 
 def devices(spec: str | int | Sequence[str] = "auto") -> list[torch.device]:
@@ -53,35 +51,3 @@ def split_batch(X: Any, y: Any, devices: Sequence[torch.device | str]) -> tuple[
 
 def _move(tensor: Tensor, device: torch.device) -> Tensor:
     return aligned(tensor).to(device)
-
-
-def allreduce(tensors: Sequence[Tensor], algorithm: str | Schedule = "one-device") -> None:
-    """Replaces each of `tensors`, on whatever devices, by the sum of all.
-
-    All must have one shape and dtype. What they hold afterwards has the same bits everywhere.
-
-    algorithm: one of `samegrad.schedules.ALGORITHMS`, or a schedule for as many ranks as there are tensors. Those that
-        follow the tree (all but the rings, recursive doubling and the double binary tree) add in pairs, then pairs of
-        pairs, and give the same bits as each other. A host or servers are on the CPU.
-    Raises ConfigurationError for tensors that differ, and for an algorithm that does not fit.
-    """
-    kinds = {(tuple(tensor.shape), tensor.dtype) for tensor in tensors}
-    if len(kinds) != 1:
-        found = ", ".join(f"{list(tensor.shape)} {tensor.dtype}" for tensor in tensors) or "none"
-        raise ConfigurationError(f"allreduce: all tensors must have the same shape and dtype; got {found}")
-    schedule = build(algorithm, len(tensors)) if isinstance(algorithm, str) else algorithm
-    if schedule.collective is not Collective.ALL_REDUCE or not schedule.cut.is_equal:
-        raise ConfigurationError(
-            f"allreduce: expected an all-reduce of one leaf for each rank; got {schedule.name}, {schedule.collective}"
-        )
-    if len(schedule.cut.holders) != len(tensors):
-        raise ConfigurationError(
-            f"allreduce: the schedule {schedule.name} is for {len(schedule.cut.holders)} tensors; got {len(tensors)}"
-        )
-    with torch.no_grad():
-        flat = [tensor.reshape(-1) for tensor in tensors]  # a copy where the tensor's memory has gaps
-        given = iter(flat)
-        run_on_tensors(schedule, [[next(given)] if nodes else [] for nodes in schedule.cut.nodes])
-        for tensor, total in zip(tensors, flat, strict=True):
-            if total.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
-                tensor.copy_(total.view(tensor.shape))

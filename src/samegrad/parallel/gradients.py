@@ -71,7 +71,8 @@ class GradientSum:
         self._slots: dict[int, list[Tensor | None]] = {}
         self._running = RunningSum(self._held, leaves)
         self._with_sibling = False
-        self.separate = False
+        # Autograd adds complex numbers in torch's way, not as pairs.
+        self.separate = any(parameter.is_complex() for parameter in self._parameters)
         self._watched: set[int] = set()
         self._backward = 0
         self._twice = False

@@ -29,7 +29,17 @@ FACTS: Mapping[str, str] = {
 _NOT_RECIPE = frozenset(
     {
         *("fingerprint", "test_accuracy", "test_loss", "train_loss", "seconds_per_epoch", "samples_per_second"),
-        *("devices", "world_size", "update", "cores", "weights", "start_up_seconds", "command"),
+        *(
+            "devices",
+            "world_size",
+            "update",
+            "strategy",
+            "follows_tree",
+            "cores",
+            "weights",
+            "start_up_seconds",
+            "command",
+        ),
         *("samegrad_version", "torch_version", "python_version", "platform"),
     }
 )

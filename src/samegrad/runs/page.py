@@ -35,11 +35,18 @@ _RECIPE = {
     "warmup_epochs": "warm-up epochs",
     "precision": "precision",
     "compile": "compiled",
+    "exact": "exact",
     "epochs": "epochs",
     "seed": "seed",
     "threads": "threads of a worker",
 }
-_DEVICES = {"devices": "devices", "update": "update", "cores": "cores of the machine", "platform": "platform"}
+_DEVICES = {
+    "devices": "devices",
+    "update": "update",
+    "strategy": "strategy",
+    "cores": "cores of the machine",
+    "platform": "platform",
+}
 _VERSIONS = {"samegrad_version": "samegrad", "torch_version": "PyTorch", "python_version": "Python"}
 
 

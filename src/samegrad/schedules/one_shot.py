@@ -1,9 +1,9 @@
 """Everyone gets everything and sums it: one exchange, and no way back.
 
     round  rank 0      rank 1      rank 2      rank 3
-    0      =c0@1 < r1  =c0@1 < r0  =c0@1 < r0  =c0@1 < r0
-           =c0@2 < r2  =c0@3 < r2  =c0@2 < r1  =c0@2 < r1
-           =c0@3 < r3  =c0@4 < r3  =c0@4 < r3  =c0@3 < r2
+    0      =c0@2 < r1  =c0@1 < r0  =c0@1 < r0  =c0@1 < r0
+           =c0@3 < r2  =c0@3 < r2  =c0@2 < r1  =c0@2 < r1
+           =c0@4 < r3  =c0@4 < r3  =c0@4 < r3  =c0@3 < r2
     1      +c0 < @2    +c0 < @1    +c0@1 < @2  +c0@1 < @2
            +c0@3 < @4  +c0@3 < @4  +c0 < @4    +c0 < @3
     2      +c0 < @3    +c0 < @3    +c0 < @1    +c0 < @1

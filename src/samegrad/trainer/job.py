@@ -20,6 +20,7 @@ from samegrad.trainer.learning_rate import RATE_RULES, RateRule, scaled_rate
 from samegrad.trainer.packing import unpack
 
 __all__ = [
+    "AUTO",
     "LEARNING_RATES",
     "MODEL_NAMES",
     "PRELOAD",
@@ -49,6 +50,9 @@ PRELOAD = ("samegrad.trainer.run",)
 """What to import before workers are forked for `run_train_job`; it brings in torch, but no compiler, see `start_up`."""
 
 
+AUTO = "auto"
+"""As a strategy: the trainer chooses."""
+
 REMEMBERED = "job"
 """The name under which a checkpoint holds the job."""
 
@@ -57,6 +61,7 @@ _LASTING = (
     *("lr_rule", "base_batch_size", "warmup_epochs"),
     *("save_every", "keep", "tensorboard"),
     *("precision", "compile"),
+    *("strategy", "inexact"),
 )
 
 
@@ -64,11 +69,13 @@ _LASTING = (
 class TrainJob:
     """One training run; its fields are plain JSON values, checked when it is made.
 
-    batch_size, shards, seed, threads, precision, compile: those of the `recipe`. lr: None means that of
-    `LEARNING_RATES`.
+    batch_size, shards, seed, threads, precision, compile: those of the `recipe`, which is exact unless `inexact`.
+    lr: None means that of `LEARNING_RATES`.
     lr_rule, base_batch_size: see `scaled_rate`. warmup_epochs: over how many epochs the rate grows from `lr` to the
         scaled one; may be a fraction.
     data_dir: a folder with the files of the data set; None where it is not read from files, or for the default folder.
+    strategy: how the devices' gradients are added up, one of `samegrad.strategy.STRATEGIES`; "auto" leaves it to the
+        trainer.
     shares: how fast each device is, in the order of the devices; None for equal ones.
     out: the folder for metrics and checkpoints; None to write nothing.
     loader_workers: processes that read for each device, see `samegrad.trainer.loading.Loading`.
@@ -91,6 +98,8 @@ class TrainJob:
     threads: int = 1
     precision: Precision = "fp32"
     compile: bool = False
+    inexact: bool = False
+    strategy: str = AUTO
     shares: tuple[float, ...] | None = None
     update: Update = "auto"
     loader_workers: int = 0
@@ -112,6 +121,10 @@ class TrainJob:
             raise ConfigurationError(f"--lr: expected a positive number; got {self.lr!r}")
         if self.resume is None:  # else it was checked when the run was begun
             self._check_scaling()
+        if self.strategy != AUTO:
+            from samegrad.strategy import Strategy  # which needs numpy: a tenth of a second
+
+            Strategy(self.strategy).check(exact=not self.inexact)
         if self.loader_workers < 0:
             raise ConfigurationError(
                 f"--loader-workers: expected a whole number of at least 0; got {self.loader_workers!r}"
@@ -136,6 +149,7 @@ class TrainJob:
             threads=self.threads,
             precision=self.precision,
             compile=self.compile,
+            exact=not self.inexact,
         )
 
     @property

@@ -40,7 +40,7 @@ from samegrad.shards import subtrees
 from samegrad.trainer.checkpoint_record import latest, read_record
 from samegrad.trainer.command import command_line
 from samegrad.trainer.earlier_run import set_aside
-from samegrad.trainer.job import REMEMBERED, TrainJob
+from samegrad.trainer.job import AUTO, REMEMBERED, TrainJob
 from samegrad.trainer.learning_rate import warmup_steps
 from samegrad.trainer.loading import Loading
 from samegrad.trainer.run_files import EVENTS
@@ -144,6 +144,7 @@ def make_trainer(job: TrainJob, world: World, split: data.Split) -> Trainer:
         job.recipe,
         scheduler=_warm_up(job, len(split.train)),
         update=_update(job, world),
+        strategy=None if job.strategy == AUTO else job.strategy,
         shares=job.shares,
     )
 
@@ -194,6 +195,9 @@ def _facts(job: TrainJob, trainer: Trainer, examples: int) -> dict[str, Any]:
         "devices": list(trainer.world.devices),
         "world_size": trainer.world.size,
         "update": _update(job, trainer.world),
+        "exact": job.recipe.exact,
+        "strategy": trainer.strategy_used.algorithm,
+        "follows_tree": trainer.strategy_used.follows_tree,
         "cores": usable_cores(),
         "samegrad_version": __version__,
         "torch_version": torch.__version__,

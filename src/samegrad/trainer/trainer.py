@@ -18,7 +18,6 @@ from samegrad.callbacks.reports import EpochReport, OnEpoch, OnSave, OnStep, Ste
 from samegrad.errors import ConfigurationError
 from samegrad.parallel import parameters as homes
 from samegrad.parallel.compilation import check_not_compiled, compiled
-from samegrad.parallel.exchange import check_strategy
 from samegrad.parallel.execution import as_recipe_says
 from samegrad.parallel.fingerprint import fingerprint
 from samegrad.parallel.generators import kept_generators
@@ -26,7 +25,7 @@ from samegrad.parallel.nested import count_examples, cut
 from samegrad.parallel.world import current_world
 from samegrad.recipe import Recipe
 from samegrad.shards import even
-from samegrad.strategy import Strategy
+from samegrad.strategy import Strategy, default_strategy
 from samegrad.trainer.evaluation import Evaluation
 from samegrad.trainer.examples import dataset_length, is_stream
 from samegrad.trainer.feed import Feed
@@ -91,7 +90,7 @@ class Trainer:
             raise ConfigurationError(f"update must be 'replicated' or 'owner'; got {update!r}")
         self.strategy = None if strategy is None else Strategy.of(strategy)
         if self.strategy is not None:
-            check_strategy(self.strategy, self.recipe.exact)
+            self.strategy.check(self.recipe.exact)
         check_model(model)
         launched = self.world.size > 1 or self.world.device.type != "cpu"
         first = next(iter(model.parameters()), None)
@@ -104,6 +103,7 @@ class Trainer:
         homes.compare_models(model, self.world.group, said)
         homes.replicate(model, self.world.group)
         owned_by = share_parameters(self.model, self.world) if update == "owner" else None
+        self._owns_parts = owned_by is not None
         self.optimizer = check_optimizer(optimizer, model, update)
         self.scheduler = make_scheduler(scheduler, self.optimizer)
         entries = [*optimizer_entries(self.optimizer, model), *scheduler_entries(self.scheduler)]
@@ -127,6 +127,13 @@ class Trainer:
         self.position = Position()
         self.stopped = False
         self._stop = False
+
+    @property
+    def strategy_used(self) -> Strategy:
+        """How the gradients of the ranks are added up: `strategy`, or what was chosen."""
+        if self.strategy is not None:
+            return self.strategy
+        return Strategy("sharded") if self._owns_parts else default_strategy(self.world.size)
 
     @property
     def epoch(self) -> int:

@@ -1,0 +1,100 @@
+"""`allreduce`: the sum of tensors, of one process or of all ranks."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from samegrad.errors import ConfigurationError
+from samegrad.executors import Exchange
+from samegrad.executors.cells import run_on_tensors
+from samegrad.parallel.exchange import prepare_exchange
+from samegrad.parallel.world import World, current_world
+from samegrad.schedules import Collective, Schedule, build, co_located
+from samegrad.strategy import Strategy
+
+__all__ = ["allreduce"]
+
+_KEPT = 8  # exchanges; each holds memory of a few times its tensor
+
+
+def allreduce(tensors: Tensor | Sequence[Tensor], algorithm: str | Schedule | None = None) -> None:
+    """Replaces each of `tensors`, on whatever devices, by the sum of all; or one tensor by the sum over all ranks.
+
+    What they hold afterwards has the same bits everywhere.
+
+    tensors: a list, to be added up in this process; all must have one shape and dtype. Or a single tensor: then every
+        rank of the launch (or of the job of torchrun) calls this with its own, of the same shape and dtype.
+    algorithm: one of `samegrad.schedules.ALGORITHMS`, or a schedule for as many ranks as there are tensors. Those that
+        follow the tree (all but the rings, recursive doubling and the double binary tree) add in pairs, then pairs of
+        pairs, and give the same bits as each other. In a list, a host or servers are on the CPU; over ranks, the ranks
+        play them, and "native" is what the backend of torch.distributed does.
+    Raises ConfigurationError for tensors that differ, and for an algorithm that does not fit.
+    """
+    with torch.no_grad():
+        if isinstance(tensors, Tensor):
+            _over_ranks(tensors, algorithm)
+        else:
+            _in_this_process(tensors, "one-device" if algorithm is None else algorithm)
+
+
+def _in_this_process(tensors: Sequence[Tensor], algorithm: str | Schedule) -> None:
+    kinds = {(tuple(tensor.shape), tensor.dtype) for tensor in tensors}
+    if len(kinds) != 1:
+        found = ", ".join(f"{list(tensor.shape)} {tensor.dtype}" for tensor in tensors) or "none"
+        raise ConfigurationError(f"allreduce: all tensors must have the same shape and dtype; got {found}")
+    schedule = _checked(build(algorithm, len(tensors)) if isinstance(algorithm, str) else algorithm, len(tensors))
+    flat = [tensor.reshape(-1) for tensor in tensors]  # a copy where the tensor's memory has gaps
+    given = iter(flat)
+    run_on_tensors(schedule, [[next(given)] if nodes else [] for nodes in schedule.cut.nodes])
+    for tensor, total in zip(tensors, flat, strict=True):
+        if total.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
+            tensor.copy_(total.view(tensor.shape))
+
+
+def _checked(schedule: Schedule, count: int) -> Schedule:
+    if schedule.collective is not Collective.ALL_REDUCE or not schedule.cut.is_equal:
+        raise ConfigurationError(
+            f"allreduce: expected an all-reduce of one leaf for each rank; got {schedule.name}, {schedule.collective}"
+        )
+    if len(schedule.cut.holders) != count:
+        raise ConfigurationError(
+            f"allreduce: the schedule {schedule.name} is for {len(schedule.cut.holders)} tensors; got {count}"
+        )
+    return schedule
+
+
+_Key = tuple[int, int, torch.dtype, str]
+_exchanges: OrderedDict[_Key, Exchange] = OrderedDict()
+
+
+def _over_ranks(tensor: Tensor, algorithm: str | Schedule | None) -> None:
+    world = current_world()
+    strategy = Strategy(algorithm) if isinstance(algorithm, str) else None
+    if world.size == 1:
+        return
+    name = algorithm.digest() if isinstance(algorithm, Schedule) else str(algorithm)
+    key = (id(world), tensor.numel(), tensor.dtype, name)
+    if key not in _exchanges:
+        _exchanges[key] = _prepared(world, tensor, algorithm if isinstance(algorithm, Schedule) else strategy)
+        if len(_exchanges) > _KEPT:  # the same one on all ranks, which make the same calls
+            _exchanges.popitem(last=False)[1].close()
+    _exchanges.move_to_end(key)
+    exchange = _exchanges[key]
+    exchange.slot(0)[0].view(tensor.shape).copy_(tensor)
+    tensor.copy_(exchange.start().wait()[0].view(tensor.shape))
+
+
+def _prepared(world: World, tensor: Tensor, way: Strategy | Schedule | None) -> Exchange:
+    sizes = [(tensor.dtype, tensor.numel())]
+    by = way.name if isinstance(way, Schedule) else way and way.algorithm
+    operation = f"allreduce of {list(tensor.shape)} {tensor.dtype}"[:80] + (f" by {by[:30]}" if by else "")
+    if isinstance(way, Schedule):
+        helpers = range(_checked(way, world.size).ranks - world.size)
+        schedule = co_located(way, [number % world.size for number in helpers])
+        return world.group.prepare(schedule, sizes, operation)
+    cut = [range(rank, rank + 1) for rank in range(world.size)]
+    return prepare_exchange(world.group, way, cut, world.size, sizes, operation)
