@@ -33,7 +33,7 @@ TRAIN_OPTIONS = [
         "--precision",
         "--compile",
     ),
-    *("--devices", "--shares", "--update", "--loader-workers"),
+    *("--inexact", "--devices", "--shares", "--strategy", "--update", "--loader-workers"),
     *("--out", "--tensorboard", "--save-every", "--keep", "--resume", "--json", "--debug"),
 ]
 

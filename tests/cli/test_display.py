@@ -138,13 +138,48 @@ def test_a_terminal_has_a_bar_that_leaves_only_lines(
     assert err.count("\x1b[?25l") == err.count("\x1b[?25h") == 1  # the cursor comes back
 
 
+RESULT = {
+    **dict.fromkeys(("test_accuracy", "seconds_per_epoch", "samples_per_second", "shards", "world_size"), 1),
+    "devices": ["cpu"],
+    "fingerprint": "0123456789abcdef" * 4,
+    "exact": True,
+    "strategy": "one-shot",
+    "follows_tree": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("facts", "line", "repeats"),
+    [
+        ({}, None, True),
+        ({"strategy": "ring", "follows_tree": False, "exact": False}, None, False),
+        ({"world_size": 2}, "one-shot, which adds along the tree", True),
+        ({"world_size": 2, "exact": False}, "one-shot, which adds along the tree", False),
+        (
+            {"world_size": 2, "strategy": "double-binary-tree", "follows_tree": False, "exact": False},
+            "double-binary-tree: the result depends on the number of devices",
+            False,
+        ),
+    ],
+)
+def test_the_result_says_whether_other_devices_give_it_too(
+    facts: dict[str, Any], line: str | None, repeats: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    display = Display(on_stderr=False)
+    display.result({**RESULT, **facts})
+    display.files(None)
+    lines = capsys.readouterr().out.splitlines()
+    assert [each.split(maxsplit=1)[1] for each in lines if each.startswith("strategy")] == ([line] if line else [])
+    assert all(len(each) <= 80 for each in lines if not each.startswith("files"))
+    assert any("same fingerprint" in each for each in lines) is repeats
+
+
 def test_the_result_can_be_copied_whole_from_a_narrow_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     display = Display(on_stderr=False)
-    names = ("test_accuracy", "seconds_per_epoch", "samples_per_second", "shards")
-    display.result({**dict.fromkeys(names, 1), "devices": ["cpu"], "fingerprint": "0123456789abcdef" * 4})
+    display.result(RESULT)
     display.files(Path("runs/a/folder/far/down"), ["report.json", "metrics.jsonl"])
     lines = capsys.readouterr().out.splitlines()
     assert f"fingerprint    {'0123456789abcdef' * 4}" in lines

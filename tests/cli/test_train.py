@@ -95,6 +95,19 @@ def test_the_result_has_the_same_bits_on_any_number_of_devices(runs: dict[int, R
     assert results[0][1] > 0.9
 
 
+def test_a_strategy_that_depends_on_the_number_of_devices_has_to_be_allowed(runs: dict[int, Run]) -> None:
+    refused = train("--epochs", "1", "--devices", "cpu:2", "--strategy", "ring", "--json")
+    assert refused.returncode == 1
+    assert "--inexact" in refused.stderr
+    ended = train("--epochs", str(EPOCHS), "--devices", "cpu:3", "--strategy", "ring", "--inexact", "--json")
+    report = json.loads(ended.stdout)
+    assert (report["strategy"], report["follows_tree"], report["exact"]) == ("ring", False, False)
+    assert report["fingerprint"] != runs[3].report["fingerprint"]
+    assert "--inexact --strategy ring" in report["command"]
+    same = train("--epochs", str(EPOCHS), "--devices", "cpu:2", "--strategy", "halving-doubling", "--json")
+    assert json.loads(same.stdout)["fingerprint"] == runs[3].report["fingerprint"]
+
+
 def test_stdout_is_the_report_and_nothing_else(runs: dict[int, Run]) -> None:
     for devices, run in runs.items():
         assert len(run.stdout.splitlines()) == 1

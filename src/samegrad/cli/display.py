@@ -122,9 +122,8 @@ def _devices_text(record: dict[str, Any]) -> str:
 
 def _strategy_text(record: dict[str, Any]) -> str:
     if record["follows_tree"]:
-        same = ", the same result on any number of devices" if record["exact"] else ""
-        return f"{record['strategy']}: adds along the tree{same}"
-    return f"{record['strategy']}: the result depends on the number of devices, {record['world_size']} here"
+        return f"{record['strategy']}, which adds along the tree"
+    return f"{record['strategy']}: the result depends on the number of devices"
 
 
 def _shards_text(record: dict[str, Any]) -> str:
