@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -18,7 +19,19 @@ from samegrad.errors import ConfigurationError
 from samegrad.schedules.ir import Schedule
 from samegrad.summation import as_real
 
-__all__ = ["Exchange", "Executor", "FlatSizes", "Group", "Piece", "Work", "check_alike", "fill_absent"]
+__all__ = [
+    "Exchange",
+    "Executor",
+    "FlatSizes",
+    "Group",
+    "Piece",
+    "Request",
+    "Turns",
+    "Work",
+    "check_alike",
+    "check_request",
+    "fill_absent",
+]
 
 FlatSizes = Sequence[tuple[torch.dtype, int]]
 """Dtype and number of elements of each flat buffer."""
@@ -91,6 +104,54 @@ class Group(Executor, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What `Executor.prepare` was asked for, beside the schedule."""
+
+    sizes: FlatSizes
+    operation: str
+    out: Sequence[Tensor] | None = None
+
+    def own_result(self, result: Sequence[Tensor]) -> list[Tensor]:
+        """`result` copied to `out`, if that was given, else `result` itself."""
+        if self.out is None:
+            return list(result)
+        for target, total in zip(self.out, result, strict=True):
+            target.copy_(total)
+        return list(self.out)
+
+
+class Turns:
+    """Sees to it that an exchange is started, waited for, started again, and not used once it is closed."""
+
+    def __init__(self, operation: str) -> None:
+        self._operation = operation
+        self._is_started = self._is_closed = False
+
+    def check_open(self) -> None:
+        """Raises ConfigurationError if the exchange is closed."""
+        if self._is_closed:
+            raise ConfigurationError(f"{self._operation}: the exchange is closed; prepare a new one")
+
+    def start(self) -> None:
+        """Raises ConfigurationError if the exchange is closed, or the last start was not waited for."""
+        self.check_open()
+        if self._is_started:
+            raise ConfigurationError(f"{self._operation}: the exchange was started already; wait for it first")
+        self._is_started = True
+
+    def wait(self) -> None:
+        """Raises ConfigurationError if nothing was started."""
+        self.check_open()
+        if not self._is_started:
+            raise ConfigurationError(f"{self._operation}: the exchange was not started; there is nothing to wait for")
+        self._is_started = False
+
+    def close(self) -> None:
+        """From now on the exchange is closed."""
+        self._is_closed = True
+
+
 def fill_absent(flats: Sequence[Tensor]) -> None:
     """Fills a slot with what changes no sum: -0.0 (plus zero would make zero of -0.0), or 0 for integers."""
     for flat in flats:
@@ -98,21 +159,12 @@ def fill_absent(flats: Sequence[Tensor]) -> None:
         number.fill_(-0.0 if number.is_floating_point() else 0)
 
 
-def check_alike(group: Group, schedule: Schedule, sizes: FlatSizes, operation: str) -> None:
-    """Raises ConfigurationError, on all ranks, unless all are about to run the same schedule on the same sizes; and if
-    there are not as many ranks as in the schedule, or it is no sum of contributions."""
-    own = {
-        "schedule": f"{schedule.name}, {schedule.collective} over {schedule.ranks} ranks, {schedule.digest()[:16]}",
-        "buffers": ", ".join(f"{numel} x {str(dtype).removeprefix('torch.')}" for dtype, numel in sizes),
-    }
-    records = [json.loads(record) for record in group.gather(json.dumps(own).encode(), operation)]
-    for rank, record in enumerate(records):
-        for what, text in record.items():
-            if text != records[0][what]:
-                raise ConfigurationError(
-                    f"{operation}: the ranks do not agree on the {what}. Rank 0 has {records[0][what]}; rank {rank} "
-                    f"has {text}. All ranks must make the same calls with the same options"
-                )
+def check_request(group: Group, schedule: Schedule, request: Request) -> None:
+    """Raises ConfigurationError, on all ranks, unless all ask for the same schedule on the same sizes; and if there are
+    not as many ranks as in the schedule, if it is no sum of contributions, or if the sizes cannot be."""
+    operation = request.operation
+    name = f"{schedule.name}, {schedule.collective} over {schedule.ranks} ranks, {schedule.digest()[:16]}"
+    check_alike(group, name, request)
     if schedule.ranks != group.size:
         raise ConfigurationError(
             f"{operation}: {schedule.name} is a schedule for {schedule.ranks} ranks, but the group has {group.size}"
@@ -121,3 +173,32 @@ def check_alike(group: Group, schedule: Schedule, sizes: FlatSizes, operation: s
         raise ConfigurationError(
             f"{operation}: expected a schedule that adds contributions up; {schedule.name} is for {schedule.collective}"
         )
+
+
+def check_alike(group: Group, schedule: str, request: Request) -> None:
+    """Raises ConfigurationError, on all ranks, unless `schedule` and sizes are the same on all; and for sizes that
+    cannot be, or an `out` of others."""
+    operation = request.operation
+    own = {"schedule": schedule, "buffers": _text(request.sizes)}
+    records = [json.loads(record) for record in group.gather(json.dumps(own).encode(), operation)]
+    for rank, record in enumerate(records):
+        for what, text in record.items():
+            if text != records[0][what]:
+                raise ConfigurationError(
+                    f"{operation}: the ranks do not agree on the {what}. Rank 0 has {records[0][what]}; rank {rank} "
+                    f"has {text}. All ranks must make the same calls with the same options"
+                )
+    for dtype, numel in request.sizes:
+        if numel < 0 or dtype is torch.bool:
+            raise ConfigurationError(f"{operation}: {_text([(dtype, numel)])} cannot be added up")
+    if request.out is not None:
+        found = [(flat.dtype, flat.numel()) for flat in request.out]
+        if found != list(request.sizes) or any(flat.dim() != 1 for flat in request.out):
+            raise ConfigurationError(
+                f"{operation}: the result needs flat tensors of {own['buffers']}; got "
+                f"{', '.join(f'{list(flat.shape)} {flat.dtype}' for flat in request.out) or 'none'}"
+            )
+
+
+def _text(sizes: FlatSizes) -> str:
+    return ", ".join(f"{numel} x {str(dtype).removeprefix('torch.')}" for dtype, numel in sizes)

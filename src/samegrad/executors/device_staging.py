@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from samegrad.executors.base import FlatSizes
+from samegrad.executors.base import FlatSizes, Turns
 from samegrad.executors.shared_exchange import SharedExchange
 from samegrad.executors.shared_memory import SharedMemoryGroup
 from samegrad.schedules.ir import Schedule
@@ -43,22 +43,24 @@ class DeviceGroup:
         pinned = [torch.empty(numel, dtype=dtype, pin_memory=self._device.type == "cuda") for dtype, numel in sizes]
         host = self._host.prepare(schedule, sizes, operation, pinned)
         own = [torch.empty(numel, dtype=dtype, device=self._device) for dtype, numel in sizes] if out is None else out
-        return StagedExchange(host, len(schedule.cut.nodes[self.rank]), own)
+        return StagedExchange(host, len(schedule.cut.nodes[self.rank]), own, Turns(operation))
 
 
 class StagedExchange:
     """See `base.Exchange`: `held` slots on the device of `out`, which are copied to the host, where `host` sums."""
 
-    def __init__(self, host: SharedExchange, held: int, out: Sequence[Tensor]) -> None:
-        self._host, self._out = host, list(out)
+    def __init__(self, host: SharedExchange, held: int, out: Sequence[Tensor], turns: Turns) -> None:
+        self._host, self._out, self._turns = host, list(out), turns
         self._slots = [[torch.empty_like(flat) for flat in out] for _ in range(held)]
 
     def slot(self, position: int) -> list[Tensor]:
         """See `base.Exchange.slot`."""
+        self._turns.check_open()
         return self._slots[position]
 
     def start(self) -> StagedExchange:
         """See `base.Exchange.start`."""
+        self._turns.start()
         for position, flats in enumerate(self._slots):
             for shared, own in zip(self._host.slot(position), flats, strict=True):
                 shared.copy_(own)
@@ -67,11 +69,13 @@ class StagedExchange:
 
     def wait(self) -> list[Tensor]:
         """See `base.Work.wait`."""
+        self._turns.wait()
         for target, total in zip(self._out, self._host.wait(), strict=True):
             target.copy_(total)
         return self._out
 
     def close(self) -> None:
         """See `base.Exchange.close`."""
+        self._turns.close()
         self._host.close()
         self._slots, self._out = [], []

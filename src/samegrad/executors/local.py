@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from samegrad.executors.base import FlatSizes
+from samegrad.executors.base import FlatSizes, Request, Turns
 from samegrad.executors.cells import run_on_tensors
 from samegrad.schedules.ir import Schedule
 from samegrad.shards import Node, additions
@@ -45,37 +45,38 @@ class SoloGroup:
         self, schedule: Schedule, sizes: FlatSizes, operation: str, out: Sequence[Tensor] | None = None
     ) -> LocalExchange:
         """See `base.Executor.prepare`: contributions are numbered through all ranks of the schedule."""
-        return LocalExchange(schedule, sizes, out)
+        return LocalExchange(schedule, Request(sizes, operation, out))
 
 
 class LocalExchange:
     """See `base.Exchange`; the slots are those of all ranks, one rank after the other."""
 
-    def __init__(self, schedule: Schedule, sizes: FlatSizes, out: Sequence[Tensor] | None = None) -> None:
-        self._schedule, self._out = schedule, out
+    def __init__(self, schedule: Schedule, request: Request) -> None:
+        self._schedule, self._request, self._turns = schedule, request, Turns(request.operation)
         self._held = [
-            [[torch.empty(numel, dtype=dtype) for dtype, numel in sizes] for _ in nodes] for nodes in schedule.cut.nodes
+            [[torch.empty(numel, dtype=dtype) for dtype, numel in request.sizes] for _ in nodes]
+            for nodes in schedule.cut.nodes
         ]
 
     def slot(self, position: int) -> list[Tensor]:
         """See `base.Exchange.slot`."""
+        self._turns.check_open()
         return [flats for slots in self._held for flats in slots][position]
 
     def start(self) -> LocalExchange:
         """See `base.Exchange.start`."""
+        self._turns.start()
         return self
 
     def wait(self) -> list[Tensor]:
         """See `base.Work.wait`; the result is that of the first rank that holds something."""
+        self._turns.wait()
         first = self._held[self._schedule.cut.holders[0]][0]
         for flat in range(len(first)):
             run_on_tensors(self._schedule, [[flats[flat] for flats in slots] for slots in self._held])
-        if self._out is None:
-            return first
-        for target, total in zip(self._out, first, strict=True):
-            target.copy_(total)
-        return list(self._out)
+        return self._request.own_result(first)
 
     def close(self) -> None:
         """See `base.Exchange.close`."""
+        self._turns.close()
         self._held = []

@@ -4,13 +4,13 @@ ranks, and may depend on the size of the buffer, the version of the library and 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from samegrad.executors.base import FlatSizes
+from samegrad.executors.base import Request, Turns
 from samegrad.summation import as_real
 
 __all__ = ["NativeExchange"]
@@ -25,24 +25,27 @@ class NativeExchange:
     def __init__(
         self,
         held: int,
-        sizes: FlatSizes,
+        request: Request,
         device: torch.device,
-        meet: Callable[[], None],
+        meet: Callable[[str], None],
         explained: Callable[[], contextlib.AbstractContextManager[None]],
-        out: Sequence[Tensor] | None,
     ) -> None:
-        self._meet, self._explained = meet, explained
-        self._out = None if out is None else list(out)
-        self._slots = [[torch.empty(numel, dtype=dtype, device=device) for dtype, numel in sizes] for _ in range(held)]
+        self._request, self._meet, self._explained = request, meet, explained
+        self._turns = Turns(request.operation)
+        self._slots = [
+            [torch.empty(numel, dtype=dtype, device=device) for dtype, numel in request.sizes] for _ in range(held)
+        ]
         self._works: list[dist.Work | None] = []
 
     def slot(self, position: int) -> list[Tensor]:
         """See `base.Exchange.slot`."""
+        self._turns.check_open()
         return self._slots[position]
 
     def start(self) -> NativeExchange:
         """See `base.Exchange.start`; the backend sums while the caller goes on."""
-        self._meet()
+        self._turns.start()
+        self._meet(self._request.operation)
         first, *others = self._slots
         with self._explained():
             for flat, total in enumerate(first):
@@ -53,16 +56,14 @@ class NativeExchange:
 
     def wait(self) -> list[Tensor]:
         """See `base.Work.wait`."""
+        self._turns.wait()
         with self._explained():
             for work in self._works:
                 if work is not None:
                     work.wait()
-        if self._out is None:
-            return self._slots[0]
-        for target, total in zip(self._out, self._slots[0], strict=True):
-            target.copy_(total)
-        return self._out
+        return self._request.own_result(self._slots[0])
 
     def close(self) -> None:
         """See `base.Exchange.close`."""
-        self._slots, self._works, self._out = [], [], None
+        self._turns.close()
+        self._slots, self._works = [], []

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from samegrad.executors.base import FlatSizes
+from samegrad.executors.base import Request, Turns
 from samegrad.executors.messages import RankRound, Spot, rounds_of
 from samegrad.schedules.ir import Op, Schedule
 from samegrad.summation import as_real
@@ -30,14 +30,14 @@ class ProcessExchange:
         self,
         rank: int,
         schedule: Schedule,
-        sizes: FlatSizes,
+        request: Request,
         device: torch.device,
-        meet: Callable[[], None],
+        meet: Callable[[str], None],
         explained: Callable[[], contextlib.AbstractContextManager[None]],
-        out: Sequence[Tensor] | None,
     ) -> None:
-        self._meet, self._explained = meet, explained
-        self._out = None if out is None else list(out)
+        self._request, self._meet, self._explained = request, meet, explained
+        self._turns = Turns(request.operation)
+        sizes = request.sizes
         self._held = len(schedule.cut.nodes[rank])
         self._slots = [
             [torch.zeros(numel, dtype=dtype, device=device) for dtype, numel in sizes]
@@ -50,28 +50,27 @@ class ProcessExchange:
 
     def slot(self, position: int) -> list[Tensor]:
         """See `base.Exchange.slot`."""
-        assert position < self._held
-        return self._slots[position]
+        self._turns.check_open()
+        return self._slots[: self._held][position]
 
     def start(self) -> ProcessExchange:
         """See `base.Exchange.start`."""
-        self._meet()
+        self._turns.start()
+        self._meet(self._request.operation)
         return self
 
     def wait(self) -> list[Tensor]:
         """See `base.Work.wait`."""
+        self._turns.wait()
         with self._explained():
             for each in self._rounds:
                 each.run()
-        if self._out is None:
-            return self._slots[0]
-        for target, total in zip(self._out, self._slots[0], strict=True):
-            target.copy_(total)
-        return self._out
+        return self._request.own_result(self._slots[0])
 
     def close(self) -> None:
         """See `base.Exchange.close`."""
-        self._slots, self._rounds, self._out = [], [], None
+        self._turns.close()
+        self._slots, self._rounds = [], []
 
 
 class _BoundRound:

@@ -7,7 +7,6 @@ order does not matter, what the backend makes of it (`native`).
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -15,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from samegrad.errors import GroupError
-from samegrad.executors.base import FlatSizes, check_alike
+from samegrad.executors.base import FlatSizes, Request, check_alike, check_request
 from samegrad.executors.native import NativeExchange
 from samegrad.executors.operations import NAME_BYTES, check_operations, packed_name, tag, unpacked_name
 from samegrad.executors.process_exchange import ProcessExchange
@@ -96,17 +95,20 @@ class ProcessGroup:
         self, schedule: Schedule, sizes: FlatSizes, operation: str, out: Sequence[Tensor] | None = None
     ) -> ProcessExchange:
         """See `base.Executor.prepare`: slots are tensors on the device, rounds are sends and receives."""
-        check_alike(self, schedule, sizes, operation)
-        meet = functools.partial(_nothing if self.meet is None else self.meet, operation)
-        return ProcessExchange(self.rank, schedule, sizes, self.device, meet, self.failures_explained, out)
+        request = Request(sizes, operation, out)
+        check_request(self, schedule, request)
+        meet = self.meet or _nowhere
+        return ProcessExchange(self.rank, schedule, request, self.device, meet, self.failures_explained)
 
     def prepare_native(
         self, cut: Cut, sizes: FlatSizes, operation: str, out: Sequence[Tensor] | None = None
     ) -> NativeExchange:
         """The same by the backend's own all-reduce, whose order of additions is its own."""
-        meet = functools.partial(_nothing if self.meet is None else self.meet, operation)
-        return NativeExchange(len(cut.nodes[self.rank]), sizes, self.device, meet, self.failures_explained, out)
+        request = Request(sizes, operation, out)
+        check_alike(self, f"native over {cut.ranks} ranks", request)
+        held = len(cut.nodes[self.rank])
+        return NativeExchange(held, request, self.device, self.meet or _nowhere, self.failures_explained)
 
 
-def _nothing(operation: str) -> None:
-    """No other way to meet."""
+def _nowhere(operation: str) -> None:
+    """There is no other way to meet."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from samegrad.executors.base import FlatSizes
+from samegrad.executors.base import FlatSizes, Request, Turns
 from samegrad.executors.counters import Counters
-from samegrad.executors.places import Area, Place, Plan, Step
+from samegrad.executors.places import Area, Place, Plan, Step, plan_of
 from samegrad.schedules.ir import Schedule
 from samegrad.summation import as_real
 
@@ -46,13 +46,12 @@ class SharedExchange:
         counters: Counters,
         rank: int,
         schedule: Schedule,
-        plan: Plan,
-        sizes: FlatSizes,
+        request: Request,
         make_buffers: MakeBuffers,
-        operation: str,
-        out: Sequence[Tensor] | None,
     ) -> None:
-        self._counters, self._operation = counters, operation
+        self._counters, self._operation = counters, request.operation
+        self._turns = Turns(request.operation)
+        sizes, plan = request.sizes, plan_of(schedule)
         self._meets_at_the_end = plan.meets_at_the_end
         self._read = 0  # the ticket at which every rank has read the slots
         self._started = 0
@@ -72,22 +71,25 @@ class SharedExchange:
         self._slots = [self._buffers[place] for place in slots if place.rank == rank]
         self._ranges = [schedule.ranges(numel) for _, numel in sizes]
         self._widths = [2 if dtype.is_complex else 1 for dtype, _ in sizes]  # real numbers of an element
-        self._result, self._copies = self._own_result(plan, rank, sizes, out)
+        self._result, self._copies = self._own_result(plan, rank, request)
         self._add_temporaries(plan, rank, sizes)
         self._levels = [self._program(level) for level in plan.steps[rank]]
 
     def slot(self, position: int) -> list[Tensor]:
         """See `base.Exchange.slot`."""
+        self._turns.check_open()
         self._counters.wait(self._read)
         return self._slots[position]
 
     def start(self) -> SharedExchange:
         """See `base.Exchange.start`; the others can go on as far as they need this rank's slots."""
+        self._turns.start()
         self._started = self._counters.arrive(self._operation)
         return self
 
     def wait(self) -> list[Tensor]:
         """See `base.Work.wait`."""
+        self._turns.wait()
         counters, operation = self._counters, self._operation
         ticket = self._started
         for program in self._levels:
@@ -104,14 +106,13 @@ class SharedExchange:
 
     def close(self) -> None:
         """See `base.Exchange.close`."""
+        self._turns.close()
         self._buffers, self._slots, self._levels, self._result, self._copies = {}, [], [], [], []
 
-    def _own_result(
-        self, plan: Plan, rank: int, sizes: FlatSizes, out: Sequence[Tensor] | None
-    ) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+    def _own_result(self, plan: Plan, rank: int, request: Request) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
         """The buffers that `wait` returns, and what is to be copied there at the end."""
         places = plan.results.get(rank, {})
-        own = sorted(set(places.values()))
+        own, out, sizes = sorted(set(places.values())), request.out, request.sizes
         if rank in plan.private:
             private = list(out) if out is not None else _empty(sizes)
             self._buffers[own[0]] = private

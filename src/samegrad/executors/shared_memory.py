@@ -10,6 +10,7 @@ is left behind by a crash, and the size of /dev/shm does not matter.
 from __future__ import annotations
 
 import errno
+import functools
 import mmap
 import os
 import re
@@ -20,9 +21,8 @@ import torch
 from torch import Tensor
 
 from samegrad.errors import GroupError
-from samegrad.executors.base import FlatSizes, check_alike
+from samegrad.executors.base import FlatSizes, Request, check_request
 from samegrad.executors.counters import Counters, HasLeft
-from samegrad.executors.places import plan_of
 from samegrad.executors.shared_exchange import SharedExchange
 from samegrad.executors.shared_pieces import SharedPieces
 from samegrad.machine import available_memory
@@ -152,17 +152,10 @@ class SharedMemoryGroup:
         self, schedule: Schedule, sizes: FlatSizes, operation: str, out: Sequence[Tensor] | None = None
     ) -> SharedExchange:
         """See `base.Executor.prepare`: slots lie in memory that all ranks map, and are read where they are."""
-        check_alike(self, schedule, sizes, operation)
-        return SharedExchange(
-            self.counters,
-            self.rank,
-            schedule,
-            plan_of(schedule),
-            sizes,
-            lambda copies: self.flat_buffers(sizes, copies, operation),
-            operation,
-            out,
-        )
+        request = Request(sizes, operation, out)
+        check_request(self, schedule, request)
+        make_buffers = functools.partial(self.flat_buffers, sizes, operation=operation)
+        return SharedExchange(self.counters, self.rank, schedule, request, make_buffers)
 
     def prepare_pieces(self, cut: Sequence[range], leaves: int, sizes: FlatSizes, operation: str) -> SharedPieces:
         """A sum over `leaves` shards, of which rank r holds the range `cut[r]`, for ranks that need parts of it."""
