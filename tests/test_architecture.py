@@ -29,7 +29,7 @@ DRAWING = """\
     summation | strategy
     schedules
     recipe | shards | keys
-    data | models
+    data | models | topology
     units | errors | files | machine | memory
 """
 LAYERS = [line.replace("|", " ").split() for line in DRAWING.splitlines()]
@@ -37,7 +37,7 @@ HEIGHT = {unit: -depth for depth, layer in enumerate(LAYERS) for unit in layer}
 
 TORCH_FREE = [
     *("errors", "units", "files", "machine", "memory", "shards", "schedules", "strategy", "recipe", "keys"),
-    *("callbacks", "runs", "bench", "cli"),
+    *("topology", "callbacks", "runs", "bench", "cli"),
 ]
 HEAVY = ["torch", "numpy", "matplotlib", "typer", "rich"]
 MAX_LINES = 400

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from samegrad.units import format_bytes, format_count, format_seconds
+from samegrad.units import format_bytes, format_count, format_rate, format_seconds, parse_rate
 
 
 @pytest.mark.parametrize(
@@ -108,3 +108,30 @@ def test_a_size_from_a_kilobyte_on_has_exactly_three_digits_and_no_thousand(expo
         nbytes = mantissa * 10 ** (exponent - 3)
         number, _ = format_bytes(nbytes).split(" ")
         assert re.fullmatch(r"\d\.\d\d|\d\d\.\d|\d\d\d", number), (nbytes, number)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("25Gb", 3.125e9),
+        ("25 Gbps", 3.125e9),
+        ("100Gbit/s", 12.5e9),
+        ("16GB/s", 16e9),
+        (" 12.5 GB ", 12.5e9),
+        ("1GiB/s", 2**30),
+        (".5MB", 5e5),
+        ("8b", 1),
+    ],
+)
+def test_rates_are_read(text: str, rate: float) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "25", "Gb", "-1Gb", "1e9B", "1iB", "25 Gb fast", "nanGB"])
+def test_what_is_no_rate(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a rate such as 25Gb"):
+        parse_rate(text)
+
+
+def test_rates_are_written() -> None:
+    assert format_rate(3.125e9) == "3.12 GB/s"

@@ -14,7 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from samegrad import callbacks, data, errors, models, schedules
+    from samegrad import callbacks, data, errors, models, schedules, topology
     from samegrad.callbacks import Callback, EpochReport, SaveReport, StepReport
     from samegrad.errors import SamegradError
     from samegrad.parallel import (
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from samegrad.parallel.fingerprint import fingerprint
     from samegrad.recipe import Recipe
     from samegrad.strategy import Strategy
+    from samegrad.topology import Topology
     from samegrad.trainer import (
         DistributedSampler,
         Loading,
@@ -52,6 +53,7 @@ __all__ = [
     "Saving",
     "StepReport",
     "Strategy",
+    "Topology",
     "Trainer",
     "accuracy",
     "allreduce",
@@ -68,6 +70,7 @@ __all__ = [
     "scaled_rate",
     "schedules",
     "split_batch",
+    "topology",
     "warmup",
 ]
 
@@ -77,6 +80,7 @@ _HOMES = {
     "errors": ["SamegradError"],
     "recipe": ["Recipe"],
     "strategy": ["Strategy"],
+    "topology": ["Topology"],
     "parallel": ["allreduce", "current_world", "devices", "fingerprint", "replicate_parameters", "split_batch"],
     "trainer": [
         "DistributedSampler",
@@ -93,7 +97,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("callbacks", "data", "errors", "models", "schedules"):
+    if name in ("callbacks", "data", "errors", "models", "schedules", "topology"):
         return importlib.import_module(f"samegrad.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'samegrad' has no attribute {name!r}")

@@ -3,7 +3,8 @@
     SamegradError
     +-- ConfigurationError (ValueError)      an argument, or a combination of arguments, that cannot work
     |   +-- DeviceUnavailable                a device that this machine does not have
-    |   `-- ScheduleError                    a schedule that does not compute what it says
+    |   +-- ScheduleError                    a schedule that does not compute what it says
+    |   `-- TopologyError                    devices and links that cannot be, or a text that does not describe any
     +-- DataError (ValueError)               what is wrong with the data that training reads
     |   +-- DataMissing (FileNotFoundError)  not there, and not to be had
     |   `-- DataCorrupt                      there, but not what it should be
@@ -39,6 +40,7 @@ __all__ = [
     "PeerTimeout",
     "SamegradError",
     "ScheduleError",
+    "TopologyError",
     "TrainingError",
     "WorkerDied",
     "WorkerFailed",
@@ -59,6 +61,10 @@ class DeviceUnavailable(ConfigurationError):
 
 class ScheduleError(ConfigurationError):
     """A schedule does not compute what it says. The message names round, rank, slot and chunk."""
+
+
+class TopologyError(ConfigurationError):
+    """Devices and links that cannot be, or a text that describes none. The message names the node, link or line."""
 
 
 class DataError(SamegradError, ValueError):

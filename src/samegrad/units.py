@@ -8,8 +8,12 @@ A number is rounded to three significant digits first and gets its unit then, so
 from __future__ import annotations
 
 import math
+import re
 
-__all__ = ["format_bytes", "format_count", "format_seconds"]
+__all__ = ["format_bytes", "format_count", "format_rate", "format_seconds", "parse_rate"]
+
+_RATE = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<prefix>[kKMGT]?)(?P<binary>i?)(?P<unit>[bB])(?:/s|ps|it/s)?")
+_POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def format_seconds(seconds: float) -> str:
@@ -37,6 +41,24 @@ def format_bytes(nbytes: float) -> str:
         if abs(rounded) >= factor:
             return f"{_three_digits(rounded / factor)} {unit}"
     return f"{nbytes:.0f} B"
+
+
+def format_rate(rate: float) -> str:
+    """`rate` in bytes per second, in decimal units: "16.0 GB/s"."""
+    return f"{format_bytes(rate)}/s"
+
+
+def parse_rate(text: str) -> float:
+    """The bytes per second that `text` says: "16GB/s", "12.5 GB", "25Gb" and "25Gbps" (bits: 3.125 GB/s), "1GiB/s".
+
+    A capital B is a byte, a small one a bit; "/s" may be left out. Raises ValueError.
+    """
+    match = _RATE.fullmatch(text.strip())
+    if not match or (match["binary"] and not match["prefix"]):
+        raise ValueError(f"expected a rate such as 25Gb (bits per second) or 16GB/s (bytes per second); got {text!r}")
+    step = 1024.0 if match["binary"] else 1000.0
+    bits = 8 if match["unit"] == "b" else 1
+    return float(match["number"]) * math.pow(step, _POWERS[match["prefix"]]) / bits
 
 
 def format_count(count: float) -> str:
