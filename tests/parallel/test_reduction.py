@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.executors.conformance import numbers
 from torch import Tensor
 
 from samegrad.errors import CallMismatch, ConfigurationError
@@ -59,6 +60,25 @@ def summed() -> bool:
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_one_tensor_over_the_ranks(size: int) -> None:
     assert launch(summed, devices=f"cpu:{size}", timeout_s=60)
+
+
+def summed_in_blocks() -> bool:
+    """Called on each rank: sums of what is longer than a block, by whole blocks and not, have the bits of one piece."""
+    world = current_world()
+    for numel in (2**18, 2**18 + 1, 600_000):  # blocks are of 2**18
+        everyone = [numbers(torch.float32, numel, rank) for rank in range(world.size)]
+        tensors = [everyone[world.rank].clone() for _ in range(3)]
+        gaps = torch.stack([everyone[world.rank]] * 2, 1)[:, 0]
+        allreduce(everyone)
+        for tensor, algorithm in zip((*tensors, gaps), (None, "one-shot", "sharded", None), strict=True):
+            allreduce(tensor, algorithm)
+            assert torch.equal(tensor, everyone[0]), (numel, algorithm)
+    return True
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_long_tensor_is_added_up_in_blocks(size: int) -> None:
+    assert launch(summed_in_blocks, devices=f"cpu:{size}", timeout_s=60)
 
 
 def refused() -> list[str]:

@@ -18,7 +18,8 @@ from samegrad.strategy import Strategy
 
 __all__ = ["allreduce"]
 
-_KEPT = 8  # exchanges; each holds memory of a few times its tensor
+_KEPT = 8  # exchanges; each holds memory of a few times its tensor, or of a block
+_BLOCK = 1 << 20  # bytes; what ranks that share memory copy in, add up and copy out is still in the cache
 
 
 def allreduce(tensors: Tensor | Sequence[Tensor], algorithm: str | Schedule | None = None) -> None:
@@ -73,23 +74,34 @@ _exchanges: OrderedDict[_Key, Exchange] = OrderedDict()
 
 def _over_ranks(tensor: Tensor, algorithm: str | Schedule | None) -> None:
     world = current_world()
-    strategy = Strategy(algorithm) if isinstance(algorithm, str) else None
+    way = Strategy(algorithm) if isinstance(algorithm, str) else algorithm
     if world.size == 1:
         return
     name = algorithm.digest() if isinstance(algorithm, Schedule) else str(algorithm)
     key = (id(world), tensor.numel(), tensor.dtype, name)
+    block = _block(world, tensor, way)
     if key not in _exchanges:
-        _exchanges[key] = _prepared(world, tensor, algorithm if isinstance(algorithm, Schedule) else strategy)
+        _exchanges[key] = _prepared(world, tensor, way, block)
         if len(_exchanges) > _KEPT:  # the same one on all ranks, which make the same calls
             _exchanges.popitem(last=False)[1].close()
     _exchanges.move_to_end(key)
     exchange = _exchanges[key]
-    exchange.slot(0)[0].view(tensor.shape).copy_(tensor)
-    tensor.copy_(exchange.start().wait()[0].view(tensor.shape))
+    flat = tensor.reshape(-1)  # a copy where the tensor's memory has gaps
+    for part in flat.split(max(block, 1)):
+        exchange.slot(0)[0][: len(part)].copy_(part)
+        part.copy_(exchange.start().wait()[0][: len(part)])
+    if flat.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
+        tensor.copy_(flat.view(tensor.shape))
 
 
-def _prepared(world: World, tensor: Tensor, way: Strategy | Schedule | None) -> Exchange:
-    sizes = [(tensor.dtype, tensor.numel())]
+def _block(world: World, tensor: Tensor, way: Strategy | Schedule | None) -> int:
+    """Elements to add up at a time: fewer than all where ranks share memory, and where it does not change the bits."""
+    whole = world.group is not world.host or isinstance(way, Schedule) or (way is not None and not way.follows_tree)
+    return tensor.numel() if whole else min(tensor.numel(), _BLOCK // tensor.itemsize)
+
+
+def _prepared(world: World, tensor: Tensor, way: Strategy | Schedule | None, block: int) -> Exchange:
+    sizes = [(tensor.dtype, block)]
     by = way.name if isinstance(way, Schedule) else way and way.algorithm
     operation = f"allreduce of {list(tensor.shape)} {tensor.dtype}"[:80] + (f" by {by[:30]}" if by else "")
     if isinstance(way, Schedule):
