@@ -26,7 +26,7 @@ DRAWING = """\
     trainer
     parallel | testing | callbacks
     executors | workers
-    summation | strategy
+    summation | strategy | simulator
     schedules
     recipe | shards | keys
     data | models | topology
@@ -37,7 +37,7 @@ HEIGHT = {unit: -depth for depth, layer in enumerate(LAYERS) for unit in layer}
 
 TORCH_FREE = [
     *("errors", "units", "files", "machine", "memory", "shards", "schedules", "strategy", "recipe", "keys"),
-    *("topology", "callbacks", "runs", "bench", "cli"),
+    *("topology", "simulator", "callbacks", "runs", "bench", "cli"),
 ]
 HEAVY = ["torch", "numpy", "matplotlib", "typer", "rich"]
 MAX_LINES = 400

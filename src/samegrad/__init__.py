@@ -14,7 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from samegrad import callbacks, data, errors, models, schedules, topology
+    from samegrad import callbacks, data, errors, models, schedules, simulator, topology
     from samegrad.callbacks import Callback, EpochReport, SaveReport, StepReport
     from samegrad.errors import SamegradError
     from samegrad.parallel import (
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from samegrad.parallel.fingerprint import fingerprint
     from samegrad.recipe import Recipe
+    from samegrad.simulator import Simulation, simulate
     from samegrad.strategy import Strategy
     from samegrad.topology import Topology
     from samegrad.trainer import (
@@ -51,6 +52,7 @@ __all__ = [
     "SamegradError",
     "SaveReport",
     "Saving",
+    "Simulation",
     "StepReport",
     "Strategy",
     "Topology",
@@ -69,6 +71,8 @@ __all__ = [
     "replicate_parameters",
     "scaled_rate",
     "schedules",
+    "simulate",
+    "simulator",
     "split_batch",
     "topology",
     "warmup",
@@ -79,6 +83,7 @@ _HOMES = {
     "workers": ["launch"],
     "errors": ["SamegradError"],
     "recipe": ["Recipe"],
+    "simulator": ["Simulation", "simulate"],
     "strategy": ["Strategy"],
     "topology": ["Topology"],
     "parallel": ["allreduce", "current_world", "devices", "fingerprint", "replicate_parameters", "split_batch"],
@@ -97,7 +102,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("callbacks", "data", "errors", "models", "schedules", "topology"):
+    if name in ("callbacks", "data", "errors", "models", "schedules", "simulator", "topology"):
         return importlib.import_module(f"samegrad.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'samegrad' has no attribute {name!r}")

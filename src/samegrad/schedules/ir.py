@@ -199,6 +199,7 @@ class ChainedRounds(GeneratedRounds):
     """The rounds of several sequences, one after the other; nothing is copied."""
 
     def __init__(self, parts: Sequence[Sequence[Round]]) -> None:
+        self.parts = parts
         stops = list(itertools.accumulate(len(part) for part in parts))
 
         def make(number: int) -> Round:

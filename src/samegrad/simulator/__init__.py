@@ -1,0 +1,14 @@
+"""How long a schedule takes on a topology, before anything is run. No torch.
+
+    simulate(schedule, topology, nbytes=160e6).seconds
+
+`messages` says what ranks send and what each message waits for, `wiring` what it passes, `steps` makes tasks of both,
+`engine` runs them, where `sharing` says how fast each is; `simulation` is the record of what came of it. `reference`
+computes the same slowly and plainly, for tests.
+"""
+
+from __future__ import annotations
+
+from samegrad.simulator.simulation import Simulation, Step, simulate
+
+__all__ = ["Simulation", "Step", "simulate"]
