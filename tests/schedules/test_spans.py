@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.schedules.cuts import cuts_of
 
 from samegrad.schedules import ALGORITHMS, build_for
 from samegrad.schedules.ir import Op, Round, Transfer
 from samegrad.schedules.spans import Spans, spans_of
-from tests.schedules.cuts import cuts_of
 
 
 def spelled_out(each: Spans) -> list[Transfer]:

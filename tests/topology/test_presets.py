@@ -61,7 +61,7 @@ def test_ethernet() -> None:
         ("ethernet-0x4@1Gb", "the number of hosts must be at least 1"),
         ("ethernet-99999x999@1Gb", "at most 262144 nodes"),
         ("ethernet-4x8@25", "expected a rate such as 25Gb"),
-        ("ethernet-4x8@0Gb", "bandwidth must be positive"),
+        ("ethernet-4x8@0Gb", "the rate of a preset must be more than 0"),
         ("", "there is no preset ''"),
     ],
 )

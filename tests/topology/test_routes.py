@@ -46,6 +46,16 @@ def test_ties_do_not_depend_on_the_order_of_the_links() -> None:
     assert len(found) == 1
 
 
+def test_devices_share_out_what_is_equally_near() -> None:
+    """Two hosts of two devices and two cards each, on a switch."""
+    links = [("s0", "n0"), ("s0", "n1"), ("s1", "n2"), ("s1", "n3"), *((f"n{card}", "s2") for card in range(4))]
+    links += [("d0", "s0"), ("d1", "s0"), ("d2", "s1"), ("d3", "s1")]
+    made = topology("s2 d0 d1 d2 d3 s0 s1 n0 n1 n2 n3", *[(*link, 1.0) for link in links])
+    assert names(made, "d0", "d2") == "d0 s0 n0 s2 n2 s1 d2"
+    assert names(made, "d1", "d3") == "d1 s0 n1 s2 n3 s1 d3"
+    assert names(made, "d3", "d0") == "d3 s1 n3 s2 n0 s0 d0"
+
+
 def test_devices_and_hosts_do_not_forward() -> None:
     chain = topology("d0 d1 d2", ("d0", "d1", 1), ("d1", "d2", 1))
     with pytest.raises(TopologyError, match="t: no route from d0 to d2: devices and hosts do not forward"):

@@ -22,6 +22,8 @@ def check(topology: Topology) -> None:
     """Raises TopologyError for names that are not unique, links to unknown nodes, two links between the same nodes, no
     device, and devices that cannot reach each other."""
     name = topology.name
+    if not name.isprintable():
+        raise TopologyError(f"the name of a topology must be text that can be printed; got {name!r}")
     if len(topology.nodes) > MOST_NODES:
         raise TopologyError(f"{name}: at most {MOST_NODES} nodes; got {len(topology.nodes)}")
     names: set[str] = set()

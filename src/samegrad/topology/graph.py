@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from samegrad.errors import TopologyError
 
 if TYPE_CHECKING:
+    from samegrad.topology.link_types import Rates
     from samegrad.topology.routes import Router
 
 __all__ = ["Kind", "Link", "Node", "Topology"]
@@ -54,6 +56,8 @@ class Node:
     def __post_init__(self) -> None:
         if not self.name or not self.name.isprintable() or self.name != self.name.strip():
             raise TopologyError(f"a node needs a name that can be printed, without blanks around it; got {self.name!r}")
+        if not self.host.isprintable():
+            raise TopologyError(f"node {self.name!r}: host must be text that can be printed; got {self.host!r}")
         if self.add_rate is not None and not 0 < self.add_rate < math.inf:
             raise TopologyError(f"node {self.name!r}: add_rate must be positive bytes/s; got {self.add_rate}")
 
@@ -88,6 +92,8 @@ class Link:
         for name, seconds in (("latency", self.latency), ("per_message", self.per_message)):
             if not 0 <= seconds < math.inf:
                 raise TopologyError(f"{where}: {name} must be seconds, 0 or more; got {seconds}")
+        if not self.kind.isprintable():
+            raise TopologyError(f"{where}: kind must be text that can be printed; got {self.kind!r}")
         if self.count < 1:
             raise TopologyError(f"{where}: count must be at least 1; got {self.count}")
 
@@ -115,6 +121,53 @@ class Topology:
         from samegrad.topology.presets import preset
 
         return preset(name)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Topology:
+        """What a file holds: TOML (see `files`), or the output of one of the tools of `from_text`.
+
+        Raises TopologyError, which names the line; DataMissing if there is no such file.
+        """
+        from samegrad.topology.reading import load
+
+        return load(Path(path))
+
+    @classmethod
+    def from_text(cls, text: str, rates: Rates | None = None) -> Topology:
+        """What the output of `nvidia-smi topo -m`, `rocm-smi --showtopo`, a topology of NCCL in XML, or TOML says.
+
+        rates: bandwidths to use instead of the defaults of `link_types`.
+        """
+        from samegrad.topology.reading import from_text
+
+        return from_text(text, rates)
+
+    @classmethod
+    def from_nvidia_smi(cls, text: str, rates: Rates | None = None) -> Topology:
+        """The matrix that `nvidia-smi topo -m` prints. Raises TopologyError, which names the line."""
+        from samegrad.topology.nvidia_smi import from_nvidia_smi
+
+        return from_nvidia_smi(text, rates)
+
+    @classmethod
+    def from_rocm_smi(cls, text: str, rates: Rates | None = None) -> Topology:
+        """What `rocm-smi --showtopo` prints. Raises TopologyError, which names the line."""
+        from samegrad.topology.rocm_smi import from_rocm_smi
+
+        return from_rocm_smi(text, rates)
+
+    @classmethod
+    def from_nccl_xml(cls, text: str, rates: Rates | None = None) -> Topology:
+        """A topology file of NCCL or RCCL, as NCCL_TOPO_DUMP_FILE writes it. Raises TopologyError with the line."""
+        from samegrad.topology.nccl_xml import from_nccl_xml
+
+        return from_nccl_xml(text, rates)
+
+    def to_toml(self) -> str:
+        """The topology as TOML, which `load` reads."""
+        from samegrad.topology.files import to_toml
+
+        return to_toml(self)
 
     @cached_property
     def devices(self) -> tuple[str, ...]:

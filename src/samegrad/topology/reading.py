@@ -1,0 +1,73 @@
+"""Topologies out of texts and files of any of the known kinds, and out of whatever names one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from samegrad.errors import DataMissing, TopologyError
+from samegrad.topology.files import from_toml
+from samegrad.topology.graph import Topology
+from samegrad.topology.link_types import Rates
+from samegrad.topology.matrix import LARGEST_TEXT
+from samegrad.topology.nccl_xml import from_nccl_xml
+from samegrad.topology.nvidia_smi import from_nvidia_smi
+from samegrad.topology.presets import preset
+from samegrad.topology.rocm_smi import from_rocm_smi
+
+__all__ = ["find", "from_text", "load"]
+
+_TOML = re.compile(r"^\s*(\[\[\s*(node|link)\s*\]\]|(name|node|link)\s*=)", re.MULTILINE)
+_ROCM = re.compile(r"ROCm System Management|(weight|hops|link type) between two gpus", re.IGNORECASE)
+
+
+def from_text(text: str, rates: Rates | None = None, source: str = "topology") -> Topology:
+    """The topology in `text`: the output of `nvidia-smi topo -m` or `rocm-smi --showtopo`, a topology of NCCL in XML,
+    or TOML. `rates` are for what tells no bandwidths, so not for TOML.
+
+    Raises TopologyError, with the line.
+    """
+    if text.removeprefix("\ufeff").lstrip().startswith("<"):
+        return from_nccl_xml(text, rates, source)
+    if _ROCM.search(text):
+        return from_rocm_smi(text, rates, source)
+    if _TOML.search(text):
+        return from_toml(text, source)
+    if re.search(r"GPU\d", text):
+        return from_nvidia_smi(text, rates, source)
+    raise TopologyError(
+        f"{source}: this is no topology; expected the output of `nvidia-smi topo -m` or `rocm-smi --showtopo`, a "
+        "topology file of NCCL (XML), or TOML with [[node]] and [[link]]"
+    )
+
+
+def load(path: Path, rates: Rates | None = None) -> Topology:
+    """What the file at `path` holds, as `from_text`; a name ending in .toml or .xml decides the kind.
+
+    Raises TopologyError, which names file and line; DataMissing if it cannot be read.
+    """
+    try:
+        if path.is_file() and path.stat().st_size > 4 * LARGEST_TEXT:
+            raise TopologyError(f"{path}: {path.stat().st_size} bytes are too many for a topology")
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataMissing(f"{path}: could not be read: {error.strerror or error}") from error
+    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"  # as PowerShell redirects output
+    text = content.decode(encoding, errors="replace")
+    source = str(path)
+    if path.suffix == ".toml":
+        return from_toml(text.removeprefix("\ufeff"), source)
+    if path.suffix == ".xml":
+        return from_nccl_xml(text, rates, source)
+    return from_text(text, rates, source)
+
+
+def find(name: str, rates: Rates | None = None) -> Topology:
+    """The file or the preset of this name; a file comes first. Raises TopologyError, DataMissing."""
+    path = Path(name)
+    if path.exists() or path.suffix in (".toml", ".txt", ".xml") or "/" in name.split("@")[0]:
+        return load(path, rates)
+    try:
+        return preset(name)
+    except TopologyError as error:
+        raise TopologyError(f"{error}. Nor is there a file {name!r}") from error
