@@ -42,6 +42,7 @@ print(time.time(), flush=True)
 DDP = """
 import time, torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # else torch.optim imports it, and it takes hold of the process group: see below
 from torch.nn import functional as F
 from samegrad import models
 dist.init_process_group("gloo")
@@ -52,6 +53,7 @@ F.cross_entropy(model(torch.randn(32, 1, 28, 28)), torch.randint(10, (32,))).bac
 optimizer.step()
 if dist.get_rank() == 0:
     print(time.time(), flush=True)
+del model  # while anything holds the group, its threads outlive it, and may abort the process at the end of Python
 dist.destroy_process_group()
 """
 

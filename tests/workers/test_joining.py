@@ -227,19 +227,6 @@ def test_a_rank_that_joins_makes_its_device_the_current_one(rank_0_of_1: None, m
     assert chosen == ["cuda:3"]
 
 
-@pytest.mark.dist
-def test_what_fails_at_the_end_of_a_rank_is_its_exit_code(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "from samegrad.workers import join\njoin().on_exit.append(lambda: 1 // 0)\nprint('said', end='')\n",
-        encoding="utf-8",
-    )
-    with start_ranks(script, 1) as processes:
-        (ended,) = wait_for(processes)
-    assert (ended.code, ended.out) == (1, "said")
-    assert ended.err.count("ZeroDivisionError") == 1
-
-
 def test_devices_that_contradict_the_job_are_refused(rank_0_of_1: None) -> None:
     with pytest.raises(ConfigurationError, match="'2' contradicts the launcher of this job, which has started 1 rank "):
         launch(print, devices=2)

@@ -6,17 +6,15 @@ map, as workers of `launch` do. What they exchange gradients through is made of 
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from samegrad.errors import ConfigurationError, DeviceUnavailable
 from samegrad.memory import new_memory_file
 from samegrad.workers.context import context, enter
+from samegrad.workers.leaving import leave_at_exit, let_go_of_group
 from samegrad.workers.meeting import Meeting, interface_of, open_store, own_address
 from samegrad.workers.membership import JoinedContext, Listeners, has_process_group, place_in_group, place_in_job
 from samegrad.workers.neighbours import ProcessWatch, host_identity, offered_memory, open_offered
@@ -53,8 +51,10 @@ def join(settings: Settings | None = None) -> JoinedContext | None:
         import torch
 
         torch.cuda.set_device(device)
+    if place.size > 1:
+        let_go_of_group()
     enter(joined)
-    atexit.register(_leave, joined, os.getpid())
+    leave_at_exit(joined)
     return joined
 
 
@@ -65,19 +65,6 @@ def run_joined(function: Callable[[], T], settings: Settings, listeners: Listene
     prepare_process(settings.threads, joined.devices[joined.rank])
     with joined.listeners.replaced_by(listeners):
         return function()
-
-
-def _leave(joined: JoinedContext, pid: int) -> None:
-    if os.getpid() == pid:  # not a child that the process has forked
-        try:
-            for leave in joined.on_exit:
-                leave()
-        except BaseException:  # which Python would print, and then end as if all were well
-            traceback.print_exc()
-            for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(Exception):
-                    stream.flush()
-            os._exit(1)
 
 
 def _meet(place: Place, settings: Settings) -> JoinedContext:
