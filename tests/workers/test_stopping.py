@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from typing import Any
 
@@ -51,6 +52,21 @@ def test_the_handler_of_a_signal_may_set_it() -> None:
             launch(
                 work_until_asked, devices="cpu:1", on_report=lambda _: signal.raise_signal(signal.SIGUSR2), stop=switch
             )
+        finally:
+            signal.signal(signal.SIGUSR2, before)
+
+
+def test_nor_need_the_signal_reach_the_thread_that_launches() -> None:
+    """As after SIGSTOP and SIGCONT, when any thread takes it: the handler runs all the same, and soon."""
+
+    def take() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR2)
+
+    with StopSwitch() as switch:
+        before = signal.signal(signal.SIGUSR2, lambda *_: switch.set())
+        try:  # by then the launcher waits again, and nothing else wakes it
+            heard = threading.Timer(0.3, take)
+            assert launch(work_until_asked, devices="cpu:1", on_report=lambda _: heard.start(), stop=switch) < 10
         finally:
             signal.signal(signal.SIGUSR2, before)
 

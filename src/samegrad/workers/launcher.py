@@ -32,6 +32,7 @@ __all__ = ["launch"]
 T = TypeVar("T")
 
 _STOP_S = 1.4  # the server needs less than this to end all workers
+_LOOK_UP_S = 0.5  # the longest wait: one does not end by a signal that another thread took, whose handler runs after it
 _BOOT = (
     "import sys; sys.path[:] = {path!r}; from samegrad.workers.server import main; main({fd}, {pid}, {leaves_sigterm})"
 )
@@ -208,11 +209,11 @@ class _Server:
             self._runs_workers = outcome.started
 
     def _listen(self, wait_s: float | None) -> list[Frame]:
-        """Waits for something to come; passes on what was printed and returns the messages."""
+        """Waits a while for something to come; passes on what was printed and returns the messages."""
         frames: list[Frame] = []
         writing = selectors.EVENT_WRITE if self.channel.pending else 0
         self._selector.modify(self.channel, selectors.EVENT_READ | writing)
-        for key, _ in self._selector.select(wait_s):
+        for key, _ in self._selector.select(_LOOK_UP_S if wait_s is None else min(wait_s, _LOOK_UP_S)):
             if key.fileobj is self.channel:
                 self.channel.flush()
                 frames += self.channel.receive() or ()
