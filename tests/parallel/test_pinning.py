@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from samegrad.parallel.pinning import pinned, wants_pinning
+from samegrad.trainer.descriptors import DescriptorPipe
 from samegrad.trainer.handover import Handover
 from samegrad.trainer.stream import StreamPortion
 
@@ -55,7 +56,9 @@ def test_loader_workers_results_are_pinned_whole(pretended: None) -> None:
 
     batch = ({"a": Inputs(torch.ones(2), ["x", "y"])}, (torch.zeros(2), 3))
     for value in ({0: batch}, StreamPortion(2, True, b"digest", {0: batch})):
-        read = pin_memory(Handover.of(value))
+        pipe = DescriptorPipe()
+        read = pin_memory(Handover.of(value, pipe))
+        pipe.close()
         assert isinstance(read, Handover)
         assert isinstance(read.memory, Pinned)  # all tensors of the value lie in there
         found = read.open()

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -342,30 +343,52 @@ def test_one_that_is_killed_after_the_loader_has_ended_raises_nowhere(monkeypatc
 
 
 _SCRIPT = """
-import os, sys, threading
+import sys, threading
 from tests.trainer.test_loader import Hanging, make
 from samegrad.trainer import Loading
 
 class Told(Hanging):
     def __getitem__(self, index):
         if index == 20:
-            print(os.getpid(), flush=True)
+            print("at work", flush=True)
         return super().__getitem__(index)
 
-make().fit(Told(37), loading=Loading(2))
+if __name__ == "__main__":
+    make().fit(Told(37), loading=Loading(2, start=sys.argv[1]))
 """
 
 
-def test_loader_workers_end_when_their_rank_is_killed() -> None:
-    root = Path(__file__).parents[2]
-    with subprocess.Popen([sys.executable, "-c", _SCRIPT], stdout=subprocess.PIPE, cwd=root) as process:
+@pytest.mark.parametrize("start", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_is_left_when_a_rank_is_killed(start: str, number: signal.Signals, tmp_path: Path) -> None:
+    """Neither its loader workers, with what starts them, nor temporary files."""
+    script, temporary = tmp_path / "script.py", tmp_path / "temporary"
+    script.write_text(_SCRIPT, encoding="utf-8")
+    temporary.mkdir()
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": path}
+    with subprocess.Popen([sys.executable, script, start], stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
-        reader = int(process.stdout.readline())
-        workers = psutil.Process(process.pid).children()
-        assert reader in [worker.pid for worker in workers]
-        assert len(workers) == 2
-        process.kill()
-        wait_until(lambda: all(is_gone(worker.pid) for worker in workers), within_s=4)
+        assert process.stdout.readline() == b"at work\n"
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) >= 2
+        process.send_signal(number)
+        wait_until(lambda: all(is_gone(child.pid) for child in children), 4 if start == "fork" else 20)
+    assert list(temporary.glob("pymp-*")) == []
+
+
+@pytest.mark.dist
+def test_no_temporary_file_is_made_to_hand_tensors_over(tmp_path: Path) -> None:
+    """So none can be left, whoever is killed."""
+
+    def run() -> list[Path]:
+        tempfile.tempdir = str(tmp_path)
+        make().fit(Drawing(37), 2, on_step=lambda _: found.extend(tmp_path.glob("pymp-*")), loading=Loading(1))
+        return found
+
+    found: list[Path] = []
+    assert launch(run, devices="cpu:2") == []
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.dist

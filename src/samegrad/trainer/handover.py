@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import io
+import os
 import pickle
 import resource
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -21,10 +22,9 @@ from torch import Tensor
 
 from samegrad.errors import DataError
 from samegrad.parallel.layout import ALIGNMENT
+from samegrad.trainer.descriptors import DescriptorPipe, receive_descriptor
 
 __all__ = ["Handover"]
-
-_GAPS = 2  # a tensor whose memory has more gaps than elements is handed over by itself, as torch does it
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +41,36 @@ class _Place:
 class Handover:
     """A value on its way from a loader worker to its rank, where `open` gives it, once.
 
-    memory: that of its tensors; as long as it is pickled, it is claimed by the process that unpickles it first.
+    memory: that of its tensors, or the number of the pipe through which it comes.
+    size: of the memory, in bytes.
     value: pickled, with numbers of places instead of tensors. A tensor comes out with the strides that it had.
     """
 
-    memory: bytes | Tensor
+    memory: int | Tensor
+    size: int
     places: tuple[_Place, ...]
     value: bytes
 
     @classmethod
-    def of(cls, value: Any) -> Handover:
-        """Copies the tensors in `value` to shared memory. Raises DataError if it cannot be handed over."""
+    def of(cls, value: Any, pipe: DescriptorPipe) -> Handover:
+        """Copies the tensors in `value` to shared memory, and sends that on its way through `pipe`; what comes through
+        it must be opened in the same order. Raises DataError if it cannot be handed over.
+        """
         try:
             file = io.BytesIO()
             pickler = _Pickler(file)
             pickler.dump(value)
             tensors = [tensor.resolve_conj().resolve_neg() for tensor in pickler.tensors]
-            places, total = _places(tensors)
-            memory = torch.empty(0, dtype=torch.uint8)
-            if total:
-                memory.set_(torch.UntypedStorage._new_shared(total))  # share_memory_() would copy once more
+            places, size = _places(tensors)
+            if size == 0:
+                return cls(torch.empty(0, dtype=torch.uint8), 0, places, file.getvalue())
+            storage = torch.UntypedStorage._new_using_fd_cpu(size)  # share_memory_() would copy once more
+            memory = torch.empty(0, dtype=torch.uint8).set_(storage)
             for tensor, place in zip(tensors, places, strict=True):
                 source = tensor.as_strided((_extent(tensor),), (1,)).view(torch.uint8)
                 memory[place.start : place.start + len(source)].copy_(source)
-            return cls(bytes(ForkingPickler.dumps(memory)), places, file.getvalue())
+            pipe.send(storage._share_fd_cpu_()[0])
+            return cls(pipe.number, size, places, file.getvalue())
         except Exception as error:
             raise DataError(f"what a loader worker read cannot be handed to its rank: {_reason(error)}") from error
 
@@ -87,12 +93,12 @@ class Handover:
     def _claimed(self) -> Tensor:
         if isinstance(self.memory, Tensor):
             return self.memory
-        memory: Tensor = _received(pickle.Unpickler(io.BytesIO(self.memory)).load)
-        return memory
+        storage = _received(functools.partial(_mapped, self.memory, self.size))
+        return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
-class _Pickler(ForkingPickler):
-    """Leaves out tensors, and keeps them."""
+class _Pickler(pickle.Pickler):
+    """Leaves out tensors, and keeps them; those of rare kinds are pickled with their memory."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -125,7 +131,6 @@ def _can_be_packed(value: Any) -> bool:
         and value.device.type == "cpu"
         and value.layout is torch.strided
         and not (value.requires_grad or value.is_nested or value.is_quantized)
-        and _extent(value) <= _GAPS * value.numel()
     )
 
 
@@ -143,19 +148,28 @@ def _places(tensors: Sequence[Tensor]) -> tuple[tuple[_Place, ...], int]:
     return tuple(places), total
 
 
+def _mapped(pipe: int, size: int) -> Any:
+    """A storage of torch."""
+    fd = receive_descriptor(pipe)
+    try:
+        return torch.UntypedStorage._new_shared_fd_cpu(fd, size)  # type: ignore[attr-defined]
+    finally:
+        os.close(fd)  # torch has a copy
+
+
 def _received(load: Callable[[], Any]) -> Any:
     try:
         return load()
     except Exception as error:
         if not _is_exhaustion(error):
-            raise  # such as that the connection to a loader worker broke off, since it has died
+            raise
         raise DataError(f"what a loader worker read did not reach its rank: {_reason(error)}") from error
 
 
 def _is_exhaustion(error: Exception) -> bool:
-    """Whether there were no file descriptors left; of those that are being received, some are lost then."""
-    is_errno = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
-    return is_errno or any(words in str(error) for words in ("Too many open files", "items of ancdata"))
+    """Whether there were no file descriptors left."""
+    exhausted = (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS)  # the last: too many are on their way
+    return (isinstance(error, OSError) and error.errno in exhausted) or "Too many open files" in str(error)
 
 
 def _reason(error: Exception) -> str:

@@ -20,10 +20,11 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 from torch.utils.data._utils import signal_handling
 
 from samegrad.errors import ConfigurationError, DataError, LoaderDied, SamegradError
+from samegrad.trainer.descriptors import DescriptorPipe
 from samegrad.trainer.handover import Handover
 from samegrad.trainer.loading import Loading
 from samegrad.workers import pickling
@@ -49,7 +50,7 @@ class Loader:
         self._tasks = _Tasks()
         context = multiprocessing.get_context(loading.start)
         if loading.start == "forkserver":
-            context.set_forkserver_preload(["torch", __name__])
+            context.set_forkserver_preload(["torch", __name__, "samegrad.workers.fork_server"])
         self._reading = _Reading(read)
         self._loader: DataLoader[Any] = DataLoader(
             self._reading,
@@ -84,6 +85,7 @@ class Loader:
     def run(self, tasks: Iterable[Any]) -> Iterator[Any]:
         """What `read` returns for each of `tasks`, in their order; to be gone through to its end, or not again."""
         self._tasks.now = tasks
+        self._reading.pipes = [DescriptorPipe() for _ in range(self._loading.workers)]
         if self._loading.start == "forkserver":
             self._reading.pickle()
         with warnings.catch_warnings():
@@ -151,8 +153,12 @@ class Loader:
 
     def _end(self) -> None:
         iterator, self._iterator, self._loader._iterator = self._iterator, None, None
-        if iterator is None:
-            return
+        if iterator is not None:
+            self._end_workers(iterator)
+        for pipe in self._reading.pipes:
+            pipe.close()
+
+    def _end_workers(self, iterator: Any) -> None:
         ending = threading.Thread(target=iterator._shutdown_workers, daemon=True)  # may wait for what is being read
         ending.start()
         ending.join(_GRACE_S)
@@ -186,17 +192,20 @@ class _Reading(Dataset[Any]):
         self._read = read
         self._dtype = torch.get_default_dtype()
         self._pickled = b""
+        self.pipes: list[DescriptorPipe] = []  # by number of the loader worker
 
     def pickle(self) -> None:
         """Makes ready to be sent to other processes: as cloudpickle does, with what `__main__` defines."""
         self._pickled = _pickled(self._read)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self._pickled, self._dtype)
+        return _unpickled, (self._pickled, self._dtype, self.pipes)
 
     def __getitem__(self, task: Any) -> Any:
         try:
-            return Handover.of(self._read(task))
+            worker = get_worker_info()
+            assert worker is not None
+            return Handover.of(self._read(task), self.pipes[worker.id])
         except DataError as error:
             return _Failure(str(error), "".join(traceback.format_exception(error)))
 
@@ -211,9 +220,11 @@ def _pickled(read: Callable[[Any], Any]) -> bytes:
         ) from error
 
 
-def _unpickled(pickled: bytes, dtype: torch.dtype) -> _Reading:
+def _unpickled(pickled: bytes, dtype: torch.dtype, pipes: list[DescriptorPipe]) -> _Reading:
     torch.set_default_dtype(dtype)
-    return _Reading(pickling.loads(pickled))
+    reading = _Reading(pickling.loads(pickled))
+    reading.pipes = pipes
+    return reading
 
 
 def _begin(parent: int | None, _: int) -> None:

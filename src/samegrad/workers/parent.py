@@ -11,9 +11,9 @@ __all__ = ["become_subreaper", "die_with_parent"]
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # of prctl, in linux/prctl.h
 
 
-def die_with_parent(parent: int) -> None:
-    """Asks the kernel to kill this process when its parent, the process `parent`, ends."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(parent: int, number: int | None = None) -> None:
+    """Asks the kernel to kill this process, or send it signal `number`, when its parent, the process `parent`, ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if number is None else number)
     if os.getppid() != parent:  # it ended before we asked
         os._exit(1)
 
