@@ -26,17 +26,26 @@ if "own" in sys.argv:
 sg.current_world().group.gather(b"here", "test")
 import torch.distributed.nn.functional  # as torch.optim does: it takes hold of the group
 found = [gloo_runs()]
-if "own" in sys.argv:
+if "destroyed" in sys.argv:
     torch.distributed.destroy_process_group()
 join().on_exit.append(lambda: print(str([*found, gloo_runs()]).lower(), flush=True))
 """
 
 
-@pytest.mark.parametrize("whose", ["ours", pytest.param("own", marks=pytest.mark.slow)])
-def test_no_thread_of_gloo_is_left_to_meet_the_end_of_python(whose: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [
+        [],
+        pytest.param(["destroyed"], marks=pytest.mark.slow),
+        pytest.param(["own", "destroyed"], marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_no_thread_of_gloo_is_left_to_meet_the_end_of_python(how: list[str], tmp_path: Path) -> None:
+    """Of a process group of ours or the user's `own`, which the user may have `destroyed`."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    with start_ranks(script, 2, whose) as processes:
+    with start_ranks(script, 2, *how) as processes:
         ended = wait_for(processes)
     assert [one.code for one in ended] == [0, 0], ended
     assert [json.loads(one.out) for one in ended] == [[True, False]] * 2

@@ -111,9 +111,14 @@ def _process_group(worker: WorkerContext, host: SharedMemoryGroup | None, device
             timeout=timeout,
             device_id=device if device.type == "cuda" else None,
         )
-        worker.on_exit.append(dist.destroy_process_group)
+        worker.on_exit.append(_end_process_group)
     roll_call = RollCall(worker.store, worker.rank, len(worker.devices)) if isinstance(worker, JoinedContext) else None
     return ProcessGroup(device, None if host is None else host.counters.barrier, roll_call)
+
+
+def _end_process_group() -> None:
+    if dist.is_initialized():  # else the user has ended it, as scripts for torchrun do at their end
+        dist.destroy_process_group()
 
 
 def _loopback_store(worker: WorkerContext, host: SharedMemoryGroup | None, timeout: timedelta) -> TCPStore:
