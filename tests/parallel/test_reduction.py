@@ -65,7 +65,7 @@ def test_one_tensor_over_the_ranks(size: int) -> None:
 def summed_in_blocks() -> bool:
     """Called on each rank: sums of what is longer than a block, by whole blocks and not, have the bits of one piece."""
     world = current_world()
-    for numel in (2**18, 2**18 + 1, 600_000):  # blocks are of 2**18
+    for numel in (2**19, 2**19 + 1, 1_200_000):  # blocks are of 2**19
         everyone = [numbers(torch.float32, numel, rank) for rank in range(world.size)]
         tensors = [everyone[world.rank].clone() for _ in range(3)]
         gaps = torch.stack([everyone[world.rank]] * 2, 1)[:, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -19,7 +20,7 @@ from samegrad.strategy import Strategy
 __all__ = ["allreduce"]
 
 _KEPT = 8  # exchanges; each holds memory of a few times its tensor, or of a block
-_BLOCK = 1 << 20  # bytes; what ranks that share memory copy in, add up and copy out is still in the cache
+_BLOCK = 1 << 21  # bytes; what ranks that share memory copy in, add up and copy out is still in the cache
 
 
 def allreduce(tensors: Tensor | Sequence[Tensor], algorithm: str | Schedule | None = None) -> None:
@@ -74,7 +75,7 @@ _exchanges: OrderedDict[_Key, Exchange] = OrderedDict()
 
 def _over_ranks(tensor: Tensor, algorithm: str | Schedule | None) -> None:
     world = current_world()
-    way = Strategy(algorithm) if isinstance(algorithm, str) else algorithm
+    way = _strategy(algorithm) if isinstance(algorithm, str) else algorithm
     if world.size == 1:
         return
     name = algorithm.digest() if isinstance(algorithm, Schedule) else str(algorithm)
@@ -92,6 +93,12 @@ def _over_ranks(tensor: Tensor, algorithm: str | Schedule | None) -> None:
         part.copy_(exchange.start().wait()[0][: len(part)])
     if flat.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
         tensor.copy_(flat.view(tensor.shape))
+
+
+@functools.cache
+def _strategy(algorithm: str) -> Strategy:
+    """Kept, since checking a strategy takes longer than adding a small tensor up."""
+    return Strategy(algorithm)
 
 
 def _block(world: World, tensor: Tensor, way: Strategy | Schedule | None) -> int:
