@@ -3,7 +3,7 @@
 `bandwidth` is what large messages get in one direction of one link, in bytes/s, below the rate of the specification.
 Sources: "NCCL" is src/graph/topo.h and src/graph/topo.cc of https://github.com/NVIDIA/nccl (version 2.27), with which
 NCCL compares ways; "RCCL" is src/graph/topo.h of https://github.com/ROCm/rccl; "textbook" is Zhang et al., Dive into
-Deep Learning, section 13.7, which measured NVLinks of a p3.16xlarge.
+Deep Learning, section 13.7, on the p3.16xlarge.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LINK_TYPES = {
         LinkType("NVLink 3 bridge", 12e9, 14.0625e9, "NCCL, SM86 (RTX 3090, A40)"),
         LinkType("NVLink 4", 20.6e9, 25e9, "NCCL, SM90 (H100, H200)"),
         LinkType("NVLink 5", 40.1e9, 50e9, "NCCL, SM100 (B200)"),
-        LinkType("XGMI 2", 24e9, 36.8e9, "RCCL, VEGA (MI50, MI100)"),
+        LinkType("XGMI 2", 24e9, 46e9, "RCCL, VEGA (MI50, MI100)"),
         LinkType("XGMI 3", 36e9, 50e9, "RCCL, MI200"),
         LinkType("XGMI 4", 48e9, 64e9, "RCCL, GFX94X (MI300)"),
         LinkType("PCIe 1.0", 3e9, 4e9, "NCCL, 2.5 GT/s, 16 lanes"),

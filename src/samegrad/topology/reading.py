@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from samegrad.errors import DataMissing, TopologyError
@@ -44,6 +45,8 @@ def from_text(text: str, rates: Rates | None = None, source: str = "topology") -
 def load(path: Path, rates: Rates | None = None) -> Topology:
     """What the file at `path` holds, as `from_text`; a name ending in .toml or .xml decides the kind.
 
+    It is named as the file, if it has no name of its own.
+
     Raises TopologyError, which names file and line; DataMissing if it cannot be read.
     """
     try:
@@ -54,12 +57,13 @@ def load(path: Path, rates: Rates | None = None) -> Topology:
         raise DataMissing(f"{path}: could not be read: {error.strerror or error}") from error
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"  # as PowerShell redirects output
     text = content.decode(encoding, errors="replace")
-    source = str(path)
     if path.suffix == ".toml":
-        return from_toml(text.removeprefix("\ufeff"), source)
-    if path.suffix == ".xml":
-        return from_nccl_xml(text, rates, source)
-    return from_text(text, rates, source)
+        made = from_toml(text.removeprefix("\ufeff"), str(path))
+    elif path.suffix == ".xml":
+        made = from_nccl_xml(text, rates, str(path))
+    else:
+        made = from_text(text, rates, str(path))
+    return replace(made, name=path.stem) if made.name == str(path) else made
 
 
 def find(name: str, rates: Rates | None = None) -> Topology:

@@ -8,14 +8,14 @@ from samegrad.topology.graph import Kind, Topology
 
 __all__ = ["bound"]
 
-_MOST_CUTS = 64
+_MOST_CUTS = 128
 
 
 def bound(topology: Topology, *, direct: bool = False) -> float:
     """bytes/s that rings through all devices cannot exceed together; along links between devices only if `direct`.
 
     Each ring leaves each device once, and crosses each set of links that separates devices at least once in each
-    direction. Up to 64 devices that is the narrowest cut, and for rings that are not `direct` the links by which the
+    direction. Up to 128 devices that is the narrowest cut, and for rings that are not `direct` the links by which the
     routes of a device begin; above, the narrowest of the devices' own links and of single links that separate devices.
     """
     kinds = {node.name: node.kind for node in topology.nodes}
