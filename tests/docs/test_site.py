@@ -24,6 +24,7 @@ from samegrad.cli import EXIT_CODES
 
 OTHERS = {
     "torchrun": ["--master-addr", "--master-port", "--nnodes", "--node-rank", "--nproc-per-node"],
+    "rocm-smi": ["--showtopo"],
     "tensorboard": ["--logdir"],
 }
 """Options of other programs that the pages name."""
