@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from samegrad.schedules.spans import spread
-from samegrad.simulator.sharing import Floats, Integers, fair_rates
+from samegrad.simulator.sharing import Floats, Integers, fair_rates, spread
 
 __all__ = ["Routes", "Tasks", "Times", "run"]
 
