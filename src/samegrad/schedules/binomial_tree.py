@@ -13,9 +13,9 @@ log2(n) times. Few messages: for small buffers. Follows the tree.
 from __future__ import annotations
 
 from samegrad.schedules.cut import Cut
-from samegrad.schedules.ir import Round
 from samegrad.schedules.options import Options
 from samegrad.schedules.phases import Phases
+from samegrad.schedules.spans import Spans
 from samegrad.schedules.trees import Level, Placed, Task, merge_up
 
 __all__ = ["BINOMIAL_TREE", "binomial_tree"]
@@ -26,7 +26,7 @@ def binomial_tree(cut: Cut, options: Options) -> Phases:
     return BINOMIAL_TREE.phases(cut)
 
 
-def _to_the_left(task: Task) -> tuple[list[Round], list[Placed]]:
+def _to_the_left(task: Task) -> tuple[list[Spans], list[Placed]]:
     return merge_up(task.placed(), task.leaves, None)
 
 

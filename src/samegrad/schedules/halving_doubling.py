@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from samegrad.schedules.cut import Cut
-from samegrad.schedules.ir import Round
 from samegrad.schedules.options import Options
 from samegrad.schedules.phases import Phases
+from samegrad.schedules.spans import Spans
 from samegrad.schedules.trees import Level, Placed, Task, merge_up
 
 __all__ = ["HALVING_DOUBLING", "halving_doubling"]
@@ -37,14 +37,15 @@ def _halves(members: int) -> int:
     return 1 << (members - 1).bit_length()
 
 
-def _half_each(task: Task) -> tuple[list[Round], list[Placed]]:
+def _half_each(task: Task) -> tuple[list[Spans], list[Placed]]:
     """Of two siblings, each gets one half of what both have: by another bit of the chunk's number on every level."""
     parts = _halves(len(task.ranks))
     part = np.arange(task.chunks) * parts // task.chunks
     bits = max((parts - 1).bit_length(), 1)
+    lowest = min(each.node.level for each in task.held)
 
     def to_right(level: int) -> npt.NDArray[np.bool_]:
-        return np.asarray((part >> (bits - 1 - level % bits)) & 1 == 1)
+        return np.asarray((part >> (bits - 1 - (level - lowest) % bits)) & 1 == 1)
 
     return merge_up(task.placed(), task.leaves, to_right)
 

@@ -27,9 +27,9 @@ import numpy as np
 
 from samegrad.errors import ConfigurationError
 from samegrad.schedules.cut import Contribution, Cut
-from samegrad.schedules.ir import Round
 from samegrad.schedules.options import Options
 from samegrad.schedules.phases import Phases
+from samegrad.schedules.spans import Spans
 from samegrad.schedules.trees import Level, Placed, Task, phases_of
 from samegrad.schedules.ways import way_named
 
@@ -64,15 +64,14 @@ def in_groups(sizes: Sequence[int], inner: Level, outer: Level) -> Level:
     stops = list(itertools.accumulate(sizes))
     outer_chunks = outer.chunks(len(sizes))
 
-    def way(task: Task) -> tuple[list[Round], list[Placed]]:
+    def way(task: Task) -> tuple[list[Spans], list[Placed]]:
         ranks = sorted({each.rank for each in task.held})
         groups = [ranks[stop - size : stop] for stop, size in zip(stops, sizes, strict=True)]
         within, sums = _within(task, groups, inner, task.chunks // outer_chunks)
         rounds = [_finer(each, outer_chunks) for each in within]
-        sums = [[_finer_sum(each, outer_chunks) for each in of_group] for of_group in sums]
         taken = max([task.scratch, *(int(each.target_slot.max()) + 1 for each in rounds)])
         between, top = outer.way(_between(task, sums, outer_chunks))
-        cells = _Cells(sums, between, taken, task.chunks)
+        cells = _Cells(sums, between, taken)
         between = [cells.round(each, outer_chunks) for each in between]
         return [*rounds, *between], [cells.placed(each) for each in top]
 
@@ -88,14 +87,15 @@ def _two_groups(count: int) -> tuple[int, ...]:
 
 def _within(
     task: Task, groups: Sequence[Sequence[int]], inner: Level, chunks: int
-) -> tuple[list[Round], list[list[Placed]]]:
+) -> tuple[list[Spans], list[list[Placed]]]:
     """The rounds within all groups at the same time, and the sums of each group."""
-    done = []
-    for ranks in groups:
-        held = tuple(each for each in task.held if each.rank in ranks)
-        done.append(inner.way(Task(held, task.leaves, chunks, task.scratch)))
+    group_of = {rank: group for group, ranks in enumerate(groups) for rank in ranks}
+    held: list[list[Contribution]] = [[] for _ in groups]
+    for each in task.held:
+        held[group_of[each.rank]].append(each)
+    done = [inner.way(Task(tuple(own), task.leaves, chunks, task.scratch)) for own in held]
     rounds = [
-        Round.joined([each for each in together if each is not None])
+        Spans.joined([each for each in together if each is not None])
         for together in itertools.zip_longest(*(rounds for rounds, _ in done))
     ]
     return rounds, [sums for _, sums in done]
@@ -108,41 +108,40 @@ def _between(task: Task, sums: Sequence[Sequence[Placed]], chunks: int) -> Task:
     return Task(tuple(held), task.leaves, chunks, max(len(own) for own in sums))
 
 
-def _finer(each: Round, factor: int) -> Round:
-    rows = np.repeat(each.rows, factor, axis=0)
-    rows[:, 4] = rows[:, 4] * factor + np.tile(np.arange(factor), len(each))
-    return Round(rows)
-
-
-def _finer_sum(each: Placed, factor: int) -> Placed:
-    return Placed(each.node, np.repeat(each.rank, factor), np.repeat(each.slot, factor))
+def _finer(each: Spans, factor: int) -> Spans:
+    rows = each.rows.copy()
+    rows[:, 4:6] *= factor
+    return Spans(rows)
 
 
 class _Cells:
-    """Where the cells of groups are: sums where the ranks have them, scratch at the rank that has the first sum."""
+    """Where the cells of groups are: sums where the ranks have them, scratch at the rank that has the first sum. By
+    group, slot, and chunk within the groups, which has all parts of the chunks between them."""
 
-    def __init__(self, sums: Sequence[Sequence[Placed]], between: Sequence[Round], taken: int, chunks: int) -> None:
+    def __init__(self, sums: Sequence[Sequence[Placed]], between: Sequence[Spans], taken: int) -> None:
         most = max(len(own) for own in sums)
         slots = max([most, *(int(each.rows[:, [1, 3]].max()) + 1 for each in between)])
-        self._rank = np.empty((len(sums), slots, chunks), dtype=np.int32)
-        self._slot = np.empty((len(sums), slots, chunks), dtype=np.int32)
+        self._rank = np.empty((len(sums), slots, len(sums[0][0].rank)), dtype=np.int32)
+        self._slot = np.empty_like(self._rank)
         for group, own in enumerate(sums):
             self._rank[group] = own[0].rank
             self._slot[group] = taken + np.arange(slots)[:, None]
             for slot, each in enumerate(own):
                 self._rank[group, slot], self._slot[group, slot] = each.rank, each.slot
 
-    def round(self, each: Round, parts: int) -> Round:
+    def round(self, each: Spans, parts: int) -> Spans:
         """The round between groups, on `parts` chunks, done for every chunk that the groups have among their ranks."""
-        times = self._rank.shape[2] // parts
-        source, source_slot, target, target_slot, part, op = np.repeat(each.rows, times, axis=0).T
-        chunk = np.tile(np.arange(times), len(each)) * parts + part
+        times = self._rank.shape[2]
+        source, source_slot, target, target_slot, first, stop, op = np.repeat(each.rows, times, axis=0).T
+        chunk = np.tile(np.arange(times), len(each))
         here, there = (source, source_slot, chunk), (target, target_slot, chunk)
-        columns = self._rank[here], self._slot[here], self._rank[there], self._slot[there], chunk, op
-        return Round(np.stack(columns, axis=1).astype(np.int32))
+        ends = chunk * parts + first, chunk * parts + stop
+        columns = self._rank[here], self._slot[here], self._rank[there], self._slot[there], *ends, op
+        return Spans(np.stack(columns, axis=1).astype(np.int32)).merged()
 
     def placed(self, each: Placed) -> Placed:
         """Where the sum of groups is among their ranks."""
-        chunk = np.arange(self._rank.shape[2])
-        group, slot = (np.tile(column, len(chunk) // len(column)) for column in (each.rank, each.slot))
-        return Placed(each.node, self._rank[group, slot, chunk], self._slot[group, slot, chunk])
+        times, parts = self._rank.shape[2], len(each.rank)
+        chunk = np.repeat(np.arange(times), parts)
+        cells = np.tile(each.rank, times), np.tile(each.slot, times), chunk
+        return Placed(each.node, self._rank[cells], self._slot[cells])

@@ -16,9 +16,9 @@ for n - 1 more; the others send and receive it once. Follows the tree.
 from __future__ import annotations
 
 from samegrad.schedules.cut import Cut
-from samegrad.schedules.ir import Round
 from samegrad.schedules.options import Options
 from samegrad.schedules.phases import Phases
+from samegrad.schedules.spans import Spans
 from samegrad.schedules.trees import Level, Placed, Task, gather
 
 __all__ = ["ONE_DEVICE", "one_device"]
@@ -29,7 +29,7 @@ def one_device(cut: Cut, options: Options) -> Phases:
     return ONE_DEVICE.phases(cut)
 
 
-def _at_the_first(task: Task) -> tuple[list[Round], list[Placed]]:
+def _at_the_first(task: Task) -> tuple[list[Spans], list[Placed]]:
     return gather(task, task.ranks[0])
 
 

@@ -28,7 +28,8 @@ __all__ = ["one_shot"]
 def one_shot(cut: Cut, options: Options) -> Phases:
     """Every rank that holds leaves sums all; as `gather` to the owners of as many chunks, which are one chunk here."""
     ranks = np.asarray(cut.holders, dtype=np.int32)
-    rounds, (root,) = gather(Task.of(cut, len(ranks)), ranks)
+    spans, (root,) = gather(Task.of(cut, len(ranks)), ranks)
+    rounds = [each.round() for each in spans]
     elsewhere = np.flatnonzero(root.slot)
     if len(elsewhere):
         owners = root.rank[elsewhere]

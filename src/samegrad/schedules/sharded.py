@@ -20,9 +20,9 @@ from __future__ import annotations
 import numpy as np
 
 from samegrad.schedules.cut import Cut
-from samegrad.schedules.ir import Round
 from samegrad.schedules.options import Options
 from samegrad.schedules.phases import Phases
+from samegrad.schedules.spans import Spans
 from samegrad.schedules.trees import Level, Placed, Task, gather
 
 __all__ = ["SHARDED", "sharded"]
@@ -33,7 +33,7 @@ def sharded(cut: Cut, options: Options) -> Phases:
     return SHARDED.phases(cut)
 
 
-def _by_owners(task: Task) -> tuple[list[Round], list[Placed]]:
+def _by_owners(task: Task) -> tuple[list[Spans], list[Placed]]:
     return gather(task, np.repeat(task.ranks, task.chunks // len(task.ranks)))
 
 

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from samegrad.schedules.cut import Contribution, Cut
 from samegrad.schedules.ir import IntArray, Op, Round
 from samegrad.schedules.phases import Phases
+from samegrad.schedules.spans import Pieces, SpannedRounds, Spans
 from samegrad.shards import Node, height, leaves_of
 
 __all__ = ["Level", "Placed", "Task", "ToRight", "Way", "gather", "merge_up", "phases_of", "spread_back"]
@@ -70,7 +71,7 @@ class Task:
         return [Placed.whole(each, self.chunks) for each in self.held]
 
 
-Way = Callable[[Task], tuple[list[Round], list[Placed]]]
+Way = Callable[[Task], tuple[list[Spans], list[Placed]]]
 """How a task is done: the rounds, and where the sums are then. If all leaves are in the task, it is one: the result."""
 
 
@@ -90,14 +91,14 @@ ToRight = Callable[[int], npt.NDArray[np.bool_]]
 """Given the level of two siblings: for each chunk, whether the left one moves to the right one, or else the reverse."""
 
 
-def merge_up(placed: Sequence[Placed], leaves: int, to_right: ToRight | None) -> tuple[list[Round], list[Placed]]:
+def merge_up(placed: Sequence[Placed], leaves: int, to_right: ToRight | None) -> tuple[list[Spans], list[Placed]]:
     """Merges siblings level by level, as far up as all leaves of the parent are there; always to the left if None."""
     held = np.zeros(leaves + 1, dtype=np.int64)
     for each in placed:
         covered = leaves_of(each.node, leaves)
         held[covered.start + 1 : covered.stop + 1] = 1
     before = np.cumsum(held)  # how many of the leaves before this one are there
-    rounds: list[Round] = []
+    rounds: list[Spans] = []
     done: list[Placed] = []
     alive: dict[int, Placed] = {}
     top = height(leaves)
@@ -118,7 +119,7 @@ def merge_up(placed: Sequence[Placed], leaves: int, to_right: ToRight | None) ->
             above[parent.number] = Placed(parent, rank, slot)
         alive = above
         if moves:
-            rounds.append(Round.joined(moves))
+            rounds.append(Spans.of(Round.joined(moves)))
     return rounds, sorted(done, key=lambda each: each.node.number << each.node.level)
 
 
@@ -131,7 +132,7 @@ def _merged(left: Placed, right: Placed, to_right: npt.NDArray[np.bool_] | None)
     return Round.of(source, source_slot, rank, slot, np.arange(len(rank)), Op.ADD), rank, slot
 
 
-def gather(task: Task, owners: npt.ArrayLike) -> tuple[list[Round], list[Placed]]:
+def gather(task: Task, owners: npt.ArrayLike) -> tuple[list[Spans], list[Placed]]:
     """Every contribution is copied to the owner of its chunk, all at the same time, and added there along the tree."""
     owner = np.broadcast_to(np.asarray(owners, dtype=np.int32), task.chunks)
     free = np.where(np.isin(owner, task.ranks), task.scratch, 0)  # who holds nothing has slot 0 free, too
@@ -142,7 +143,7 @@ def gather(task: Task, owners: npt.ArrayLike) -> tuple[list[Round], list[Placed]
         slot[remote] = free[remote] + position
         copies.append(Round.of(each.rank, each.slot, owner[remote], slot[remote], remote, Op.COPY))
         placed.append(Placed(each.node, owner, slot))
-    copied = Round.joined(copies)
+    copied = Spans.of(Round.joined(copies))
     added, sums = merge_up(placed, task.leaves, None)
     return [*([copied] if len(copied) else []), *added], sums
 
@@ -153,22 +154,33 @@ def phases_of(way: Way, cut: Cut, chunks: int, weights: tuple[int, ...] | None =
     (root,) = sums
     elsewhere = np.flatnonzero(root.slot)
     ranks = root.rank[elsewhere]
-    last = [Round.of(ranks, root.slot[elsewhere], ranks, 0, elsewhere, Op.COPY)] if len(elsewhere) else []
-    owners = tuple(root.rank.tolist())
-    return Phases(chunks, owners, [*rounds, *last], spread_back(rounds, owners, cut), weights=weights)
+    last = Spans.of(Round.of(ranks, root.slot[elsewhere], ranks, 0, elsewhere, Op.COPY))
+    reduce = SpannedRounds([*rounds, *([last] if len(last) else [])])
+    spread = SpannedRounds(spread_back(rounds, root.rank))
+    return Phases(chunks, tuple(root.rank.tolist()), reduce, spread, weights=weights)
 
 
-def spread_back(rounds: Sequence[Round], owners: Sequence[int], cut: Cut) -> list[Round]:
+def spread_back(rounds: Sequence[Spans], owners: IntArray) -> list[Spans]:
     """Copies each chunk from its owner to every rank that holds leaves, on the ways of `rounds` back; all in slot 0."""
-    chunks = np.arange(len(owners))
-    has = np.zeros((cut.ranks, len(owners)), dtype=bool)
-    has[np.asarray(owners), chunks] = True
+    edge = len(owners) + 1
+    starts = np.flatnonzero(np.append(True, np.diff(owners) != 0))
+    stops = np.append(starts[1:], len(owners))
+    own = owners[starts].astype(np.int64) * edge
+    bases = [each.source.astype(np.int64) * edge for each in rounds]
+    ends = [base + bound for base, each in zip(bases, rounds, strict=True) for bound in (each.first, each.stop)]
+    pieces = Pieces(np.concatenate([own + starts, own + stops, *ends]))
+    has = np.zeros(len(pieces.bounds), dtype=bool)
+    has[pieces.between(own + starts, own + stops)[0]] = True
     spread = []
-    for each in reversed(rounds):
-        fresh = np.flatnonzero(~has[each.source, each.chunk])
-        keys = each.source[fresh].astype(np.int64) * len(owners) + each.chunk[fresh]
-        rows = Round(each.rows[fresh[np.unique(keys, return_index=True)[1]]])
-        if len(rows):
-            spread.append(Round.of(rows.target, 0, rows.source, 0, rows.chunk, Op.COPY))
-            has[rows.source, rows.chunk] = True
+    for base, each in reversed(list(zip(bases, rounds, strict=True))):
+        piece, row = pieces.between(base + each.first, base + each.stop)
+        fresh = np.flatnonzero(~has[piece])
+        piece, first = np.unique(piece[fresh], return_index=True)
+        if len(piece):
+            rows = each.rows[row[fresh[first]]]
+            rows = rows[:, [2, 3, 0, 1, 4, 5, 6]]
+            rows[:, [1, 3]], rows[:, 6] = 0, Op.COPY
+            rows[:, 4], rows[:, 5] = pieces.bounds[piece] % edge, pieces.bounds[piece + 1] % edge
+            spread.append(Spans(rows).merged())
+            has[piece] = True
     return spread

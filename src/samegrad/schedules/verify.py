@@ -11,7 +11,7 @@ chunk is run again with real multisets and expressions (`explain`), to say what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from samegrad.errors import ScheduleError
 from samegrad.schedules.explain import explain
 from samegrad.schedules.ir import Op, Round, Schedule
+from samegrad.schedules.spans import chosen_of
 from samegrad.shards import Node, additions, leaves_of
 
 __all__ = ["ALL_CHUNKS_UP_TO", "Proof", "verify"]
@@ -79,7 +80,6 @@ class _Verification:
 
     def __init__(self, schedule: Schedule, chosen: npt.NDArray[np.int64], must_follow_tree: bool) -> None:
         self._schedule, self._chosen, self._must_follow_tree = schedule, chosen, must_follow_tree
-        self._everything = len(chosen) == schedule.chunks
         self._column = np.full(schedule.chunks, -1, dtype=np.int64)
         self._column[chosen] = np.arange(len(chosen))
         self._slots = schedule.slots()
@@ -98,7 +98,7 @@ class _Verification:
 
     def run(self) -> Proof:
         root = self._fill()
-        staged = [self._pass(each) for each in self._schedule.rounds]
+        staged = [self._pass(each) for each in self._rounds()]
         follows_tree = self._check_result(*root)
         return Proof(follows_tree, tuple(staged), len(self._chosen))
 
@@ -107,14 +107,13 @@ class _Verification:
         ranks = np.repeat(np.arange(schedule.ranks), [max(len(nodes), 1) for nodes in schedule.cut.nodes])
         slots = np.concatenate([np.arange(max(len(nodes), 1)) for nodes in schedule.cut.nodes])
         found = [((self._first[ranks] + slots)[:, None] * len(self._chosen) + np.arange(len(self._chosen))).ravel()]
-        for each in schedule.rounds:
-            rows = self._only_chosen(each)
+        for rows in self._rounds():
             found.append(self._key(rows.source, rows.source_slot, rows.chunk))
             found.append(self._key(rows.target, rows.target_slot, rows.chunk))
         return found
 
-    def _only_chosen(self, each: Round) -> Round:
-        return each if self._everything else each.where(self._column[each.chunk] >= 0)
+    def _rounds(self) -> Iterator[Round]:
+        return chosen_of(self._schedule.rounds, self._chosen, self._schedule.chunks)
 
     def _key(self, rank: _Index, slot: _Index, chunk: npt.NDArray[np.integer]) -> _Places:
         return np.asarray((self._first[rank] + slot) * len(self._chosen) + self._column[chunk], dtype=np.int64)
@@ -139,9 +138,8 @@ class _Verification:
             self._counts[places], self._expressions[places], self._filled[places] = count, expression, True
         return _combine(numbers, additions([each.node for each in held], schedule.cut.leaves))
 
-    def _pass(self, each: Round) -> bool:
+    def _pass(self, rows: Round) -> bool:
         """Applies one round; returns whether it needs staging."""
-        rows = self._only_chosen(each)
         if not len(rows):
             return False
         sources = self._place(rows.source, rows.source_slot, rows.chunk)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from samegrad.simulator.sharing import Floats, Integers, fair_rates, spread
+from samegrad.schedules.spans import spread
+from samegrad.simulator.sharing import Floats, Integers, fair_rates
 
 __all__ = ["Routes", "Tasks", "Times", "run"]
 

@@ -15,14 +15,13 @@ import numpy as np
 
 from samegrad.errors import ConfigurationError
 from samegrad.schedules.ir import Op, Schedule
-from samegrad.schedules.spans import Spans, spans_of
-from samegrad.simulator.sharing import Floats, Integers, spread
+from samegrad.schedules.spans import Pieces, Spans, spans_of, spread
+from samegrad.simulator.sharing import Floats, Integers
 
 __all__ = ["MOST_MESSAGES", "Messages", "Waits", "messages_of"]
 
 MOST_MESSAGES = 20_000_000
 """More would need tens of gigabytes."""
-_DENSE = 1 << 26  # bounds that may be looked up in a table
 
 _Pairs = tuple[Integers, Integers]  # messages that others wait for, and those others
 
@@ -106,49 +105,21 @@ def _waits(message: Integers, rows: Integers, number_of_round: Integers, chunks:
     slots = int(rows[:, [1, 3]].max()) + 1
     first, stop = rows[:, 4].astype(np.int64), rows[:, 5].astype(np.int64)
     bases = [(rows[:, place].astype(np.int64) * slots + rows[:, place + 1]) * (chunks + 1) for place in (0, 2)]
-    places = _Places(np.concatenate([base + edge for base in bases for edge in (first, stop)]))
-    (read, reader), (written, writer) = (places.cells(base + first, base + stop, message) for base in bases)
+    pieces = Pieces(np.concatenate([base + edge for base in bases for edge in (first, stop)]))
+    (read, reader), (written, writer) = (pieces.between(base + first, base + stop) for base in bases)
+    reader, writer = message[reader], message[writer]
     rounds = int(number_of_round[-1]) + 1
     writes = _Writes(written, writer, number_of_round, rounds)
-    order = np.argsort(read * rounds + number_of_round[reader], kind="stable")
-    read, reader = read[order], reader[order]
     found = [*writes.around_reads(read, reader), writes.one_after_the_other()]
     earlier, later = (np.concatenate([each[place] for each in found]) for place in (0, 1))
     whole = np.concatenate([np.full(len(each[0]), each is not found[1]) for each in found])
     if len(read) == len(message) == len(number_of_round):  # nothing is there twice
         return Waits(earlier, later, whole)
-    order = np.lexsort((~whole, later, earlier))
-    earlier, later, whole = earlier[order], later[order], whole[order]
-    fresh = np.append(True, (np.diff(earlier) != 0) | (np.diff(later) != 0))[: len(earlier)]
-    return Waits(earlier[fresh], later[fresh], whole[fresh])
-
-
-class _Places:
-    """The cells that matter: what lies between two bounds next to each other. Whatever touches a part of a cell
-    touches all of it, so there may be fewer cells than chunks."""
-
-    def __init__(self, bounds: Integers) -> None:
-        size = int(bounds.max()) + 1
-        self._number: Integers | None = None
-        self._bounds: Integers | None = None
-        if size <= _DENSE:
-            seen = np.zeros(size, dtype=bool)
-            seen[bounds] = True
-            self._number = np.cumsum(seen, dtype=np.int64) - 1
-        else:
-            bounds = np.sort(bounds)
-            self._bounds = bounds[np.append(True, np.diff(bounds) > 0)]
-
-    def cells(self, first: Integers, stop: Integers, message: Integers) -> tuple[Integers, Integers]:
-        """The cells between these bounds, and the message that touches each."""
-        start, end = self._find(first), self._find(stop)
-        return spread(start, end), np.repeat(message, end - start)
-
-    def _find(self, bounds: Integers) -> Integers:
-        if self._number is not None:
-            return self._number[bounds]
-        assert self._bounds is not None
-        return np.searchsorted(self._bounds, bounds)
+    key = (earlier.astype(np.int64) * len(number_of_round) + later) * 2 + ~whole
+    key.sort()
+    key = key[np.append(True, np.diff(key >> 1) > 0)[: len(key)]]
+    pair = key >> 1
+    return Waits(pair // len(number_of_round), pair % len(number_of_round), key % 2 == 0)
 
 
 class _Writes:
@@ -167,13 +138,12 @@ class _Writes:
     def around_reads(self, cell: Integers, message: Integers) -> tuple[_Pairs, _Pairs]:
         """The last writes in a round before each read, and the first ones in a round after it."""
         key = cell * self._rounds + self._number_of_round[message]
-        before = np.searchsorted(self._key, key, side="left") - 1
-        known = (before >= 0) & (self._cell[before] == cell)
-        written, read = self._crossed(before[known], message[known])
-        behind = np.searchsorted(self._key, key, side="right")
-        follows = behind < len(self._cell)
-        follows[follows] = self._cell[behind[follows]] == cell[follows]
-        overwritten, read_before = self._crossed(behind[follows], message[follows])
+        place = np.searchsorted(self._key, key)
+        known = np.flatnonzero((place > 0) & (self._cell[place - 1] == cell))
+        written, read = self._crossed(place[known] - 1, message[known])
+        place += np.append(self._key, -1)[place] == key
+        follows = np.flatnonzero(np.append(self._cell, -1)[place] == cell)
+        overwritten, read_before = self._crossed(place[follows], message[follows])
         return (written, read), (read_before, overwritten)
 
     def one_after_the_other(self) -> _Pairs:
@@ -184,5 +154,7 @@ class _Writes:
 
     def _crossed(self, group: Integers, other: Integers) -> _Pairs:
         """Each of `other` with each message of its group."""
+        if len(self._starts) == len(self._message):
+            return self._message[group], other
         starts, stops = self._starts[group], self._stops[group]
         return self._message[spread(starts, stops)], np.repeat(other, stops - starts)

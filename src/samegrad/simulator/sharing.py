@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Floats", "Integers", "fair_rates", "spread"]
+__all__ = ["Floats", "Integers", "fair_rates"]
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[Any]
@@ -48,13 +48,6 @@ def fair_rates(starts: Integers, passed: Integers, capacity: Floats, weight: Flo
         passed = passed[np.repeat(~settled, lengths)]
         flows, lengths = flows[~settled], lengths[~settled]
     return rates
-
-
-def spread(starts: Integers, stops: Integers) -> Integers:
-    """The numbers of all the ranges from `starts[i]` to `stops[i]`, one after the other."""
-    lengths = stops - starts
-    total = int(lengths.sum())
-    return np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(total)
 
 
 def _numbered(values: Integers, bound: int) -> tuple[Integers, Integers]:

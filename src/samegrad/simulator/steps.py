@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from samegrad.schedules.spans import spread
 from samegrad.simulator.engine import Tasks
 from samegrad.simulator.messages import Messages
-from samegrad.simulator.sharing import Integers, spread
+from samegrad.simulator.sharing import Integers
 from samegrad.simulator.wiring import Wiring
 
 __all__ = ["Steps", "steps_of"]

@@ -6,6 +6,7 @@ a link takes a message at most every `per_message` seconds. What a node adds in 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from samegrad.errors import ConfigurationError
 from samegrad.schedules.cut import Cut
 from samegrad.simulator.engine import Routes
 from samegrad.simulator.messages import Messages
-from samegrad.simulator.sharing import Floats, Integers
+from samegrad.simulator.sharing import Integers
 from samegrad.topology.graph import Topology
 
 __all__ = ["Wiring", "place", "wire"]
@@ -82,19 +83,24 @@ class _Made:
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
-        self._passed: list[tuple[int, ...]] = []
-        self._latency: list[float] = []
-        self._links = len(topology.links) * 2
-        self._latencies: Floats = topology.latencies
-        self._per_message: Floats = topology.per_messages
-        self._rates: list[float] = []
+        self._links = 2 * len(topology.links)
+        self._latencies: list[float] = topology.latencies.tolist()
+        per_message = topology.per_messages
+        self._counted = set(np.flatnonzero(per_message).tolist())
+        with np.errstate(divide="ignore"):
+            self._capacity = [topology.capacities, 1 / per_message]
+        self._starts, self._passed, self._latency = [0], array("q"), array("d")
+        self._rates = array("d")
         self._numbers: dict[tuple[int, ...] | str, int] = {}
 
     def way(self, source: str, target: str) -> tuple[int, int]:
         """The routes of the bytes and of the message itself between two nodes."""
         passed = self._topology.route(source, target)
-        counting = tuple(self._links + link for link in passed if self._per_message[link] > 0)
-        return self._route(passed, float(self._latencies[list(passed)].sum())), self._route(counting, 0.0)
+        way = self._add(passed, sum([self._latencies[link] for link in passed])) if passed else -1
+        counting = tuple(self._links + link for link in passed if link in self._counted) if self._counted else ()
+        if counting and counting not in self._numbers:
+            self._numbers[counting] = self._add(counting, 0.0)
+        return way, self._numbers[counting] if counting else -1
 
     def adder(self, name: str) -> int:
         """The route into what adds at a node; -1 if that takes no time."""
@@ -102,30 +108,17 @@ class _Made:
         if rate is None:
             return -1
         if name not in self._numbers:
-            self._numbers[name] = len(self._passed)
-            self._passed.append((2 * self._links + len(self._rates),))
-            self._latency.append(0.0)
+            self._numbers[name] = self._add((2 * self._links + len(self._rates),), 0.0)
             self._rates.append(rate)
         return self._numbers[name]
 
     def routes(self) -> Routes:
         """All of them."""
-        starts = np.cumsum([0, *map(len, self._passed)])
-        passed = np.array([link for each in self._passed for link in each], dtype=np.int64)
-        with np.errstate(divide="ignore"):
-            counters = 1 / self._per_message
-        return Routes(
-            starts,
-            passed,
-            np.array(self._latency),
-            np.concatenate([self._topology.capacities, counters, np.array(self._rates)]),
-        )
+        capacity = np.concatenate([*self._capacity, np.array(self._rates)])
+        return Routes(np.array(self._starts), np.array(self._passed), np.array(self._latency), capacity)
 
-    def _route(self, passed: tuple[int, ...], latency: float) -> int:
-        if not passed:
-            return -1
-        if passed not in self._numbers:
-            self._numbers[passed] = len(self._passed)
-            self._passed.append(passed)
-            self._latency.append(latency)
-        return self._numbers[passed]
+    def _add(self, passed: tuple[int, ...], latency: float) -> int:
+        self._passed.extend(passed)
+        self._starts.append(len(self._passed))
+        self._latency.append(latency)
+        return len(self._latency) - 1
