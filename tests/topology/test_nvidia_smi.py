@@ -43,6 +43,12 @@ def test_what_a_matrix_says() -> None:
     }
 
 
+def _wrapped(line: str, words: int) -> str:
+    """The line as a terminal shows it that has room for so many cells."""
+    cells = line.split("\t")
+    return "\n".join("\t".join(cells[at : at + words]) for at in range(0, len(cells), words))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -66,6 +72,9 @@ def test_what_a_matrix_says() -> None:
         lambda text: text + "\n" + text,
         lambda text: text + "\n\tGPU0\tGPU1\nGPU0\tX\tNS\nGPU1\tNS\tX\n",
         lambda text: "\ufeff" + text,
+        lambda text: "\n".join(_wrapped(line, 5) for line in text.split("\n")),
+        lambda text: "\n".join(_wrapped(line, 3) for line in text.split("\n")),
+        lambda text: text[: text.index("NIC0\tSYS\tSYS\tPIX")] + "\n\tGPU0\tGPU1\nGPU0\tX\tNS\nGPU1\tNS\tX\n",
         lambda text: text.replace("GPU3\tNIC0", "GPU3NIC0"),
     ],
 )
@@ -74,11 +83,11 @@ def test_however_it_was_pasted(change: object) -> None:
     assert Topology.from_nvidia_smi(change(MATRIX)) == Topology.from_nvidia_smi(MATRIX)
 
 
-@pytest.mark.parametrize("outer", ["| ", ""])
-def test_as_a_markdown_table(outer: str) -> None:
+@pytest.mark.parametrize(("outer", "bar", "rule"), [("| ", "|", "---"), ("", "|", "---"), ("│", "│", "─┼─")])
+def test_as_a_table(outer: str, bar: str, rule: str) -> None:
     rows = [line.split("\t") for line in MATRIX.splitlines()]
-    lines = [outer + " | ".join(cell.strip() for cell in row[:6]) for row in rows]
-    lines.insert(1, outer + "|".join(["---"] * 6))
+    lines = [outer + f" {bar} ".join(cell.strip() for cell in row[:6]) for row in rows]
+    lines.insert(1, outer + bar.join([rule] * 6))
     topology = Topology.from_nvidia_smi("\n".join(lines))
     assert joined(topology) == joined(Topology.from_nvidia_smi(MATRIX))
     assert len(topology.hosts) == 2  # SYS keeps them apart, though the affinities are gone
@@ -161,6 +170,8 @@ def test_missing_affinities() -> None:
         (MATRIX.replace("NV2", "C2C"), "line 2: row GPU0, column GPU1: expected X, NV#, PIX"),
         (MATRIX.replace("NV2", "NV99"), "line 2: row GPU0, column GPU1: a device has 1 to 18 NVLinks; got NV99"),
         (MATRIX.replace("NV2", "X"), "line 2: row GPU0, column GPU1: X stands on the diagonal"),
+        ("GPU0 GPU1\nGPU0 X NV4 1,3 0\nGPU1 NV4 X 0,2", "line 3: row GPU1 ends with '0,2', where others go on"),
+        ("GPU0 GPU1\nGPU0 X NV4 0-7 N/A\nGPU1 NV4 X 0-7 N", "line 3: row GPU1 ends with '0-7 N', where others"),
         (MATRIX.replace(" X ", "PIX"), "line 2: row GPU0, column GPU0: X stands on the diagonal"),
         (MATRIX.replace("GPU3\tSYS", "GPU2\tSYS"), "line 5: row GPU2 is there a second time (first in line 4)"),
         ("GPU0 GPU1\nGPU0 X OK\nGPU1 OK X\n", "line 2: row GPU0, column GPU1: expected X, NV#"),

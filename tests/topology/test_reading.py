@@ -20,6 +20,7 @@ def test_the_kind_is_told_by_the_text() -> None:
     assert Topology.from_text(ROCM).links == Topology.from_rocm_smi(ROCM).links
     assert Topology.from_text("\ufeff\n" + XML).links == Topology.from_nccl_xml(XML).links
     assert Topology.from_text(TOML) == Topology.preset("pcie-switch-2")
+    assert Topology.from_text(f"<pre>\n{MATRIX}</pre>").links == Topology.from_nvidia_smi(MATRIX).links
     assert Topology.from_text(MATRIX, Rates(nvlink=1e9)).links[0].bandwidth == 2e9
 
 

@@ -55,6 +55,8 @@ def test_rates_can_be_given() -> None:
             ROCM.replace("XGMI         0  ", "XGMI         PCIE"),
             "line 12: Link Type between two GPUs: row GPU1, column",
         ),
+        (ROCM[: ROCM.index("GPU[0]") + 9], "the part on NUMA nodes ends without GPU0, GPU1, GPU2, GPU3: it is cut"),
+        (ROCM[: ROCM.index("GPU[2]") + 9], "line 19: the part on NUMA nodes ends without GPU2, GPU3: it is cut"),
         (ROCM.replace("XGMI", "ETHER"), "row GPU0, column GPU1: unexpected: 'ETHER'"),
     ],
 )

@@ -103,16 +103,19 @@ def _check(matrix: Matrix) -> None:
 
 
 def _check_end(matrix: Matrix) -> None:
-    """The text ends with the last row: its words must not be the beginning of those of another row."""
-    last = next(name for name, line in matrix.lines.items() if line == matrix.last)
-    words = " ".join(matrix.rest[last])
-    if _DEVICE.fullmatch(last):
-        for name, rest in matrix.rest.items():
-            if _DEVICE.fullmatch(name) and " ".join(rest).startswith(words) and " ".join(rest) != words:
-                raise TopologyError(
-                    f"line {matrix.last}: row {last} ends with {words!r}, where row {name} has {' '.join(rest)!r}: "
-                    "it is cut; expected the whole output of `nvidia-smi topo -m`"
-                )
+    """The text ends with the last row, which must not have fewer words than the others, nor the beginning of these."""
+    last = list(matrix.lines)[-1]
+    words = matrix.rest[last]
+    others = [rest for name, rest in matrix.rest.items() if name != last and _DEVICE.fullmatch(name)]
+    if _DEVICE.fullmatch(last) and others:
+        cut = len(words) < min(map(len, others)) or any(
+            rest != words and " ".join(rest).startswith(" ".join(words)) for rest in others
+        )
+        if cut:
+            raise TopologyError(
+                f"line {matrix.last}: row {last} ends with {' '.join(words)!r}, where others go on: it is cut; "
+                "expected the whole output of `nvidia-smi topo -m`"
+            )
 
 
 def _build(matrix: Matrix, rates: Rates, source: str) -> Topology:

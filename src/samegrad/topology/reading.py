@@ -19,6 +19,9 @@ from samegrad.topology.rocm_smi import from_rocm_smi
 __all__ = ["find", "from_text", "load"]
 
 _TOML = re.compile(r"^\s*(\[\[\s*(node|link)\s*\]\]|(name|node|link)\s*=)", re.MULTILINE)
+_IN_TAGS = re.compile(
+    r"^\W*GPU\d+\s+(X|NV\d|SYS|NODE|PHB|PXB|PIX|0\s)", re.MULTILINE
+)  # a matrix within <pre> or the like
 _ROCM = re.compile(r"ROCm System Management|(weight|hops|link type) between two gpus", re.IGNORECASE)
 
 
@@ -28,7 +31,7 @@ def from_text(text: str, rates: Rates | None = None, source: str = "topology") -
 
     Raises TopologyError, with the line.
     """
-    if text.removeprefix("\ufeff").lstrip().startswith("<"):
+    if text.removeprefix("\ufeff").lstrip().startswith("<") and not _IN_TAGS.search(text):
         return from_nccl_xml(text, rates, source)
     if _ROCM.search(text):
         return from_rocm_smi(text, rates, source)

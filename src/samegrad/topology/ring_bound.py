@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import networkx as nx
-
 from samegrad.topology.graph import Kind, Topology
 
 __all__ = ["bound"]
@@ -18,6 +16,8 @@ def bound(topology: Topology, *, direct: bool = False) -> float:
     direction. Up to 128 devices that is the narrowest cut, and for rings that are not `direct` the links by which the
     routes of a device begin; above, the narrowest of the devices' own links and of single links that separate devices.
     """
+    import networkx as nx
+
     kinds = {node.name: node.kind for node in topology.nodes}
     graph = nx.Graph()
     for link in topology.links:

@@ -23,6 +23,7 @@ _TYPE = re.compile(r"XGMI|PCIE|0", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,9}")
 _NUMA = re.compile(r"GPU\[(\d+)\]\s*:.*Numa Node:\s*(\d+)", re.IGNORECASE)
 _SECTION = re.compile(r"(weight|hops|link type) between two gpus", re.IGNORECASE)
+_NUMA_PART, _END = "Numa Nodes", "End of ROCm SMI Log"
 _MOST_DEVICES = 1024
 
 
@@ -38,7 +39,14 @@ def from_rocm_smi(text: str, rates: Rates | None = None, source: str = "rocm-smi
             raise TopologyError(
                 "line 1: there is no part 'Link Type between two GPUs'; expected the output of `rocm-smi --showtopo`"
             )
-        return _build(kinds, _section(lines, "hops", _NUMBER), _numa_nodes(lines), rates or Rates(), source)
+        numa = _numa_nodes(lines)
+        missing = [name for name in kinds.columns if name not in numa]
+        if missing and (numa or (_NUMA_PART in text and _END not in text)):
+            raise TopologyError(
+                f"line {len(lines)}: the part on NUMA nodes ends without {', '.join(missing)}: it is cut; expected the "
+                "whole output of `rocm-smi --showtopo`"
+            )
+        return _build(kinds, _section(lines, "hops", _NUMBER), numa, rates or Rates(), source)
     except TopologyError as error:
         raise TopologyError(f"{source}: {error}") from None
 
