@@ -38,6 +38,9 @@ def schedules(ranks: int) -> list[tuple[Schedule, bool]]:
             schedule = build_for(name, cut)
             found.append((co_located(schedule, [number % ranks for number in range(helpers)]), each.follows_tree))
     ring, sharded = build("ring", ranks), build("sharded", ranks)
+    for name in ("ring", "sharded", "halving-doubling", "one-device"):
+        found.append((build(name, ranks, collective="reduce-scatter"), False))
+    found.append((build("binomial-tree", ranks, collective="reduce"), False))
     found += [(pipelined(ring, 3), False), (striped([sharded, ring], [3, 2]), False)]
     return found
 
@@ -112,7 +115,7 @@ def check_native(group: ProcessGroup, cut: Cut) -> None:
 @pytest.mark.parametrize("size", range(2, 10))
 def test_every_executor_gives_the_bits_of_plain_tensors(size: int, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
-    assert launch(lambda: conform(store), devices=f"cpu:{size}", timeout_s=100) == 2 * (4 * len(ALGORITHMS) + 2)
+    assert launch(lambda: conform(store), devices=f"cpu:{size}", timeout_s=100) == 2 * (4 * len(ALGORITHMS) + 7)
 
 
 @pytest.mark.dist

@@ -106,3 +106,16 @@ def test_a_rank_that_does_not_start_is_named(name: str) -> None:
         assert caught.value.rank == 2
 
     run_ranks(4, run, timeout_s=5)
+
+
+def test_more_exchanges_than_tickets_are_kept_may_be_started_first() -> None:
+    def run(group: SharedMemoryGroup) -> None:
+        exchanges = [group.prepare(build("ring", 3), SIZES, f"bucket {number}") for number in range(20)]
+        for _ in range(3):
+            for number, exchange in enumerate(exchanges):
+                exchange.slot(0)[0].fill_(float(number))
+                exchange.start()
+            for number, exchange in enumerate(exchanges):
+                assert exchange.wait()[0].tolist() == [3.0 * number] * 10
+
+    run_ranks(3, run)

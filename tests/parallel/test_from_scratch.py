@@ -170,6 +170,12 @@ def test_allreduce_by_every_algorithm(name: str) -> None:
         torch.testing.assert_close(tensors[0], again[0], rtol=1e-5, atol=1e-5)
 
 
+def test_allreduce_of_conjugated_views() -> None:
+    values = torch.tensor([1 + 2j, 3 - 1j])
+    allreduce([values.conj(), values.clone()])
+    assert values.tolist() == [2 + 0j, 6 + 0j]
+
+
 def test_allreduce_by_a_schedule() -> None:
     tensors = [torch.full((4,), float(number)) for number in range(3)]
     allreduce(tensors, pipelined(build("ring", 3), 2))

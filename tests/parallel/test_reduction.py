@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -90,6 +91,7 @@ def refused() -> list[str]:
         lambda: allreduce(torch.zeros(3), build("ring", 3)),
         lambda: allreduce(torch.zeros(3), build("ring", 2, collective="reduce-scatter")),
         lambda: allreduce(torch.zeros(3), ("ring", "sharded")[rank]),
+        lambda: allreduce(torch.zeros(3), dataclasses.replace(build("ring", 2), rounds=build("ring", 2).rounds[:1])),
     ]
     for call in wrong:
         with pytest.raises((ConfigurationError, CallMismatch)) as caught:
@@ -103,11 +105,12 @@ def refused() -> list[str]:
 
 def test_what_does_not_fit_is_refused_on_all_ranks() -> None:
     expected = [
-        r"rank 0 is at 'allreduce of \[3\] torch.float32', rank 1 is at 'allreduce of \[4\] torch.float32'",
+        r"rank 0 is at 'allreduce of 3 x torch.float32', rank 1 is at 'allreduce of 4 x torch.float32'",
         "did you mean 'ring'",
         "the schedule ring is for 3 tensors; got 2",
         "expected an all-reduce of one leaf for each rank; got ring, reduce-scatter",
         "rank 0 is at 'allreduce of .* by ring', rank 1 is at 'allreduce of .* by sharded'",
+        "ring, after the last round: rank 0 slot 0 chunk 1 lacks leaf 1",
     ]
     for message, text in zip(launch(refused, devices="cpu:2", timeout_s=60), expected, strict=True):
         with pytest.raises(ConfigurationError, match=text):

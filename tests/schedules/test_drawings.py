@@ -7,7 +7,9 @@ import textwrap
 
 import pytest
 
+from samegrad.errors import ConfigurationError
 from samegrad.schedules.catalog import ALGORITHMS, algorithm, build
+from samegrad.schedules.ir import Collective
 from samegrad.schedules.options import Options
 from samegrad.schedules.render import grid
 
@@ -161,6 +163,18 @@ def test_file_opens_with_the_drawing(name: str) -> None:
     text = sys.modules[algorithm(name).phases.__module__].__doc__
     assert text is not None
     assert textwrap.indent(textwrap.dedent(GRIDS[name]).strip(), " " * 4) in text
+
+
+@pytest.mark.parametrize("collective", Collective)
+def test_whatever_can_be_built_can_be_drawn(collective: Collective) -> None:
+    """Also where a rank gets nothing, as in a reduce."""
+    for name in ALGORITHMS:
+        for ranks in (1, 2, 5):
+            try:
+                schedule = build(name, ranks, collective=collective)
+            except ConfigurationError:
+                continue
+            assert grid(schedule).startswith("round  rank 0")
 
 
 def test_every_algorithm_is_drawn() -> None:

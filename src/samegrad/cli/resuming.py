@@ -38,7 +38,9 @@ def resumed(job: TrainJob, given: Collection[str]) -> TrainJob:
             f"{', '.join(differing)}. Leave them out; what may differ is {', '.join(_FREE_OPTIONS)}"
         )
     names = {"shares", "update", "loader_workers"} | (_IF_GIVEN & set(given))
-    return replace(saved, **{name: getattr(job, name) for name in names})
+    going_on = replace(saved, **{name: getattr(job, name) for name in names})
+    going_on.check_strategy()
+    return going_on
 
 
 def check_folder(job: TrainJob) -> None:

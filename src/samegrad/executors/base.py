@@ -47,7 +47,8 @@ class Work(Protocol):
         """Does what is left to do and returns this rank's result, one flat buffer for each of the sizes.
 
         It is `out` if that was given; else memory of the exchange, which keeps the result until a slot is asked for or
-        the exchange starts again.
+        the exchange starts again. Of a reduce-scatter only the chunks of this rank count; a rank without any gets
+        nothing, an empty list.
         """
         ...
 
@@ -114,7 +115,7 @@ class Request:
 
     def own_result(self, result: Sequence[Tensor]) -> list[Tensor]:
         """`result` copied to `out`, if that was given, else `result` itself."""
-        if self.out is None:
+        if self.out is None or not result:
             return list(result)
         for target, total in zip(self.out, result, strict=True):
             target.copy_(total)

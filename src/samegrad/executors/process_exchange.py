@@ -1,6 +1,6 @@
 """A schedule over a process group of `torch.distributed`: every round is a batch of sends and receives.
 
-Values travel as bytes, so any dtype goes over any backend.
+Values travel as bytes, so any dtype goes over any backend. Over Gloo a long buffer goes through the rounds in pieces.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ from torch import Tensor
 from samegrad.executors.base import Request, Turns
 from samegrad.executors.messages import RankRound, Spot, rounds_of
 from samegrad.schedules.ir import Op, Schedule
+from samegrad.shards import even
 from samegrad.summation import as_real
 
 __all__ = ["ProcessExchange"]
+
+_PIECE = 1 << 20  # bytes
+_MOST_LANES = 64
+_LONG = 1 << 16  # bytes; cells of that size are messages of their own
 
 
 class ProcessExchange:
@@ -39,14 +44,19 @@ class ProcessExchange:
         self._turns = Turns(request.operation)
         sizes = request.sizes
         self._held = len(schedule.cut.nodes[rank])
+        self._gets_result = rank in (schedule.owners or schedule.cut.holders)
         self._slots = [
             [torch.zeros(numel, dtype=dtype, device=device) for dtype, numel in sizes]
             for _ in range(schedule.slots()[rank])
         ]
-        self._rounds = [_BoundRound(each, rank) for each in rounds_of(schedule.rounds, rank)]
-        for each in self._rounds:
-            for flat, (_, numel) in enumerate(sizes):
-                each.bind([slot[flat] for slot in self._slots], schedule.ranges(numel))
+        rounds = rounds_of(schedule.rounds, rank)
+        self._lanes: list[list[_BoundRound]] = []
+        for parts in _lanes(schedule, request, device):
+            lane = [_BoundRound(each, rank) for each in rounds]
+            for each in lane:
+                for flat, ranges in enumerate(parts):
+                    each.bind([slot[flat] for slot in self._slots], ranges)
+            self._lanes.append(lane)
 
     def slot(self, position: int) -> list[Tensor]:
         """See `base.Exchange.slot`."""
@@ -63,14 +73,19 @@ class ProcessExchange:
         """See `base.Work.wait`."""
         self._turns.wait()
         with self._explained():
-            for each in self._rounds:
-                each.run()
-        return self._request.own_result(self._slots[0])
+            for number in range(len(self._lanes[0]) if self._lanes else 0):
+                for lane in self._lanes:
+                    if number:
+                        lane[number - 1].finish()
+                    lane[number].start()
+            for lane in self._lanes:
+                lane[-1].finish()
+        return self._request.own_result(self._slots[0] if self._gets_result else ())
 
     def close(self) -> None:
         """See `base.Exchange.close`."""
         self._turns.close()
-        self._slots, self._rounds = [], []
+        self._slots, self._lanes = [], []
 
 
 class _BoundRound:
@@ -82,6 +97,7 @@ class _BoundRound:
         self._sent: list[tuple[int, Tensor]] = []
         self._received: list[tuple[int, Tensor]] = []
         self._applied: list[tuple[Op, Tensor, Tensor]] = []
+        self._works: list[dist.Work] = []
 
     def bind(self, slots: Sequence[Tensor], parts: Sequence[range]) -> None:
         """Adds one flat buffer of each slot, cut in `parts`."""
@@ -93,18 +109,17 @@ class _BoundRound:
         self._packed += [(copy, cell(spot)) for spot, copy in kept.items()]
         for message in self._each.sent:
             cells = [kept[spot] if spot in kept else cell(spot) for spot in message.spots]
-            whole, views = _one_tensor(cells)
-            if views is not None:
-                self._packed += zip(views, cells, strict=True)
-            self._sent.append((message.peer, whole))
+            wholes, views = _messages(cells, in_place=True)
+            self._packed += [(view, each) for view, each in zip(views, cells, strict=True) if view is not each]
+            self._sent += [(message.peer, whole) for whole in wholes]
         arriving: dict[int, list[Tensor]] = {}
         for message in self._each.received:
             cells = [cell(spot) for spot in message.spots]
-            whole, views = _one_tensor(cells, is_direct=message.is_direct)
-            if message.is_direct and views is not None:
-                self._applied += [(Op.COPY, target, value) for target, value in zip(cells, views, strict=True)]
-            arriving[message.peer] = cells if views is None else views
-            self._received.append((message.peer, whole))
+            wholes, views = _messages(cells, in_place=message.is_direct)
+            if message.is_direct:
+                self._applied += [(Op.COPY, to, view) for to, view in zip(cells, views, strict=True) if view is not to]
+            arriving[message.peer] = views
+            self._received += [(message.peer, whole) for whole in wholes]
         for apply in self._each.applied:
             if apply.peer != self._rank:
                 value = arriving[apply.peer][apply.number]
@@ -112,8 +127,8 @@ class _BoundRound:
                 value = kept[apply.source] if apply.source in kept else cell(apply.source)
             self._applied.append((apply.op, cell(apply.spot), value))
 
-    def run(self) -> None:
-        """Sends, receives, adds."""
+    def start(self) -> None:
+        """Sends, and is ready to receive."""
         for target, source in self._packed:
             target.copy_(source)
         transfers = [
@@ -122,8 +137,13 @@ class _BoundRound:
             for peer, tensor in messages
             if tensor.numel()
         ]
-        for work in dist.batch_isend_irecv(transfers) if transfers else ():
+        self._works = dist.batch_isend_irecv(transfers) if transfers else []
+
+    def finish(self) -> None:
+        """Waits, and adds."""
+        for work in self._works:
             work.wait()
+        self._works = []
         for op, target, value in self._applied:
             if op is Op.ADD:
                 as_real(target).add_(as_real(value))
@@ -131,12 +151,37 @@ class _BoundRound:
                 target.copy_(value)
 
 
-def _one_tensor(cells: Sequence[Tensor], is_direct: bool = True) -> tuple[Tensor, list[Tensor] | None]:
-    """A flat tensor for a message of `cells`: their own memory if they lie one behind the other and `is_direct`, else
-    new memory, and each cell's part of it."""
-    first = cells[0]
-    ends = [cell.data_ptr() + cell.nbytes for cell in cells]
-    if is_direct and all(cell.data_ptr() == end for cell, end in zip(cells[1:], ends, strict=False)):
-        return first.as_strided((sum(cell.numel() for cell in cells),), (1,)), None
-    whole = torch.empty(sum(cell.numel() for cell in cells), dtype=first.dtype, device=first.device)
-    return whole, list(whole.split([cell.numel() for cell in cells]))
+def _messages(cells: Sequence[Tensor], in_place: bool) -> tuple[list[Tensor], list[Tensor]]:
+    """The messages for `cells` of one rank, and each cell's part of them: its own memory, if that is sent as it is.
+
+    Both ends must find the same messages, so their number depends on sizes only: long cells go alone, short ones
+    together.
+    """
+    numel = sum(cell.numel() for cell in cells)
+    if in_place and (len(cells) == 1 or numel * cells[0].element_size() >= _LONG * len(cells)):
+        return list(cells), list(cells)
+    whole = torch.empty(numel, dtype=cells[0].dtype, device=cells[0].device)
+    views = list(whole.split([cell.numel() for cell in cells]))
+    is_long = numel * whole.element_size() >= _LONG * len(cells)
+    return (views if is_long else [whole]), views
+
+
+def _lanes(schedule: Schedule, request: Request, device: torch.device) -> list[list[list[range]]]:
+    """Pieces of the chunks, which go through the rounds one behind the other: while one is added, the next one is on
+    its way. By lane and flat buffer, where each chunk's piece lies."""
+    chunks = [schedule.ranges(numel) for _, numel in request.sizes]
+    nbytes = [
+        len(part) * dtype.itemsize for parts, (dtype, _) in zip(chunks, request.sizes, strict=True) for part in parts
+    ]
+    count = 1 if device.type == "cuda" else min(-(-max(nbytes, default=0) // _PIECE), _MOST_LANES) or 1
+    cut = [[even(len(part), count) for part in parts] for parts in chunks]
+    return [
+        [
+            [
+                range(part.start + of[lane].start, part.start + of[lane].stop)
+                for part, of in zip(parts, pieces, strict=True)
+            ]
+            for parts, pieces in zip(chunks, cut, strict=True)
+        ]
+        for lane in range(count)
+    ]

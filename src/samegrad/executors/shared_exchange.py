@@ -100,8 +100,8 @@ class SharedExchange:
         self._read = ticket
         if self._meets_at_the_end:
             counters.wait(ticket)
-            for source, target in self._copies:
-                target.copy_(source)
+        for source, target in self._copies:
+            target.copy_(source)
         return self._result
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class SharedExchange:
             self._buffers[own[0]] = private
             return private, []
         if not own:
-            return list(out or ()), []
+            return [], []
         if out is None and len(own) == 1:
             return self._buffers[own[0]], []
         result = list(out) if out is not None else _empty(sizes)

@@ -12,9 +12,10 @@ from torch import Tensor
 from samegrad.errors import ConfigurationError
 from samegrad.executors import Exchange
 from samegrad.executors.cells import run_on_tensors
+from samegrad.executors.process_group import ProcessGroup
 from samegrad.parallel.exchange import prepare_exchange
 from samegrad.parallel.world import World, current_world
-from samegrad.schedules import Collective, Schedule, build, co_located
+from samegrad.schedules import Collective, Schedule, build, co_located, verify
 from samegrad.strategy import Strategy
 
 __all__ = ["allreduce"]
@@ -49,12 +50,20 @@ def _in_this_process(tensors: Sequence[Tensor], algorithm: str | Schedule) -> No
         found = ", ".join(f"{list(tensor.shape)} {tensor.dtype}" for tensor in tensors) or "none"
         raise ConfigurationError(f"allreduce: all tensors must have the same shape and dtype; got {found}")
     schedule = _checked(build(algorithm, len(tensors)) if isinstance(algorithm, str) else algorithm, len(tensors))
-    flat = [tensor.reshape(-1) for tensor in tensors]  # a copy where the tensor's memory has gaps
+    flat = [_flat(tensor) for tensor in tensors]  # a copy where the tensor's memory has gaps
     given = iter(flat)
     run_on_tensors(schedule, [[next(given)] if nodes else [] for nodes in schedule.cut.nodes])
     for tensor, total in zip(tensors, flat, strict=True):
-        if total.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
-            tensor.copy_(total.view(tensor.shape))
+        _copy_back(total, tensor)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor.resolve_conj().resolve_neg().reshape(-1)
+
+
+def _copy_back(flat: Tensor, tensor: Tensor) -> None:
+    if flat.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
+        tensor.copy_(flat.view(tensor.shape))
 
 
 def _checked(schedule: Schedule, count: int) -> Schedule:
@@ -66,6 +75,7 @@ def _checked(schedule: Schedule, count: int) -> Schedule:
         raise ConfigurationError(
             f"allreduce: the schedule {schedule.name} is for {len(schedule.cut.holders)} tensors; got {count}"
         )
+    verify(schedule)
     return schedule
 
 
@@ -87,12 +97,13 @@ def _over_ranks(tensor: Tensor, algorithm: str | Schedule | None) -> None:
             _exchanges.popitem(last=False)[1].close()
     _exchanges.move_to_end(key)
     exchange = _exchanges[key]
-    flat = tensor.reshape(-1)  # a copy where the tensor's memory has gaps
+    if isinstance(world.group, ProcessGroup) and world.group.meet is None:  # which compares no calls by itself
+        world.group.gather(b"", _operation(tensor, way))
+    flat = _flat(tensor)  # a copy where the tensor's memory has gaps
     for part in flat.split(max(block, 1)):
         exchange.slot(0)[0][: len(part)].copy_(part)
         part.copy_(exchange.start().wait()[0][: len(part)])
-    if flat.data_ptr() != tensor.data_ptr() or not tensor.is_contiguous():
-        tensor.copy_(flat.view(tensor.shape))
+    _copy_back(flat, tensor)
 
 
 @functools.cache
@@ -107,10 +118,16 @@ def _block(world: World, tensor: Tensor, way: Strategy | Schedule | None) -> int
     return tensor.numel() if whole else min(tensor.numel(), _BLOCK // tensor.itemsize)
 
 
+def _operation(tensor: Tensor, way: Strategy | Schedule | None) -> str:
+    name = f"allreduce of {tensor.numel()} x {tensor.dtype}"
+    if way is None:
+        return name
+    by = way.name if isinstance(way, Schedule) else way.algorithm
+    return f"{name} by {by.encode('ascii', 'replace').decode()[:40]}"
+
+
 def _prepared(world: World, tensor: Tensor, way: Strategy | Schedule | None, block: int) -> Exchange:
-    sizes = [(tensor.dtype, block)]
-    by = way.name if isinstance(way, Schedule) else way and way.algorithm
-    operation = f"allreduce of {list(tensor.shape)} {tensor.dtype}"[:80] + (f" by {by[:30]}" if by else "")
+    sizes, operation = [(tensor.dtype, block)], _operation(tensor, way)
     if isinstance(way, Schedule):
         helpers = range(_checked(way, world.size).ranks - world.size)
         schedule = co_located(way, [number % world.size for number in helpers])

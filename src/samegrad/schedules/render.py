@@ -23,8 +23,7 @@ def grid(schedule: Schedule) -> str:
         gets = _gets(each, schedule.ranks)
         rows.append([[str(number)], *gets])
     widths = [
-        max(len(head), *(len(line) for row in rows for line in row[column])) if rows else len(head)
-        for column, head in enumerate(heads)
+        max([len(head), *(len(line) for row in rows for line in row[column])]) for column, head in enumerate(heads)
     ]
     lines = ["  ".join(head.ljust(width) for head, width in zip(heads, widths, strict=True)).rstrip()]
     for row in rows:

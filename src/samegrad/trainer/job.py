@@ -121,10 +121,8 @@ class TrainJob:
             raise ConfigurationError(f"--lr: expected a positive number; got {self.lr!r}")
         if self.resume is None:  # else it was checked when the run was begun
             self._check_scaling()
-        if self.strategy != AUTO:
-            from samegrad.strategy import Strategy  # which needs numpy: a tenth of a second
-
-            Strategy(self.strategy).check(exact=not self.inexact)
+        if self.resume is None:
+            self.check_strategy()
         if self.loader_workers < 0:
             raise ConfigurationError(
                 f"--loader-workers: expected a whole number of at least 0; got {self.loader_workers!r}"
@@ -138,6 +136,14 @@ class TrainJob:
         if self.out == "":
             raise ConfigurationError("--out: expected the name of a folder; got an empty name")
         _ = self.recipe
+
+    def check_strategy(self) -> None:
+        """Raises ConfigurationError for a strategy that there is not, or that the recipe does not allow; of a job that
+        is resumed, to be called when all of it is known."""
+        if self.strategy != AUTO:
+            from samegrad.strategy import Strategy  # which needs numpy: a tenth of a second
+
+            Strategy(self.strategy).check(exact=not self.inexact)
 
     @property
     def recipe(self) -> Recipe:

@@ -197,7 +197,7 @@ def _facts(job: TrainJob, trainer: Trainer, examples: int) -> dict[str, Any]:
         "update": _update(job, trainer.world),
         "exact": job.recipe.exact,
         "strategy": trainer.strategy_used.algorithm,
-        "follows_tree": trainer.strategy_used.follows_tree,
+        "follows_tree": trainer.strategy_used.follows_tree and (job.recipe.exact or job.resume is None),
         "cores": usable_cores(),
         "samegrad_version": __version__,
         "torch_version": torch.__version__,
