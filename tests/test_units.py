@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from samegrad.units import format_bytes, format_count, format_rate, format_seconds, parse_rate
+from samegrad.units import format_bytes, format_count, format_rate, format_seconds, parse_bytes, parse_rate
 
 
 @pytest.mark.parametrize(
@@ -135,3 +135,26 @@ def test_what_is_no_rate(text: str) -> None:
 
 def test_rates_are_written() -> None:
     assert format_rate(3.125e9) == "3.12 GB/s"
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("160MB", 160e6),
+        ("1.5 GB", 1.5e9),
+        ("64MiB", 64 * 2**20),
+        ("4096", 4096),
+        (" 160e6 ", 160e6),
+        (".5kB", 500),
+        ("2 TiB", 2**41),
+        ("7B", 7),
+    ],
+)
+def test_parse_bytes(text: str, nbytes: float) -> None:
+    assert parse_bytes(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "MB", "1 Mb", "1iB", "-1", "1 XB", "nan", "inf", "1e9999", "1_000", "1MBs"])
+def test_what_is_no_number_of_bytes(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a number of bytes such as 160MB"):
+        parse_bytes(text)

@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = ["format_bytes", "format_count", "format_rate", "format_seconds", "parse_rate"]
+__all__ = ["format_bytes", "format_count", "format_rate", "format_seconds", "parse_bytes", "parse_rate"]
 
 _RATE = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<prefix>[kKMGT]?)(?P<binary>i?)(?P<unit>[bB])(?:/s|ps|it/s)?")
+_BYTES = re.compile(
+    r"(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(?:(?P<prefix>[kKMGT]?)(?P<binary>i?)B)?"
+)
 _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -59,6 +62,15 @@ def parse_rate(text: str) -> float:
     step = 1024.0 if match["binary"] else 1000.0
     bits = 8 if match["unit"] == "b" else 1
     return float(match["number"]) * math.pow(step, _POWERS[match["prefix"]]) / bits
+
+
+def parse_bytes(text: str) -> float:
+    """The number of bytes that `text` says: "160MB", "1.5 GB", "64 MiB", "4096", "160e6". Raises ValueError."""
+    match = _BYTES.fullmatch(text.strip())
+    if not match or (match["binary"] and not match["prefix"]):
+        raise ValueError(f"expected a number of bytes such as 160MB, 64MiB or 4096; got {text!r}")
+    step = 1024.0 if match["binary"] else 1000.0
+    return float(match["number"]) * math.pow(step, _POWERS[match["prefix"] or ""])
 
 
 def format_count(count: float) -> str:

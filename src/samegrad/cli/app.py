@@ -20,6 +20,8 @@ from samegrad.cli.schedule import HELP as SCHEDULE_HELP
 from samegrad.cli.schedule import schedule
 from samegrad.cli.show import HELP as SHOW_HELP
 from samegrad.cli.show import show
+from samegrad.cli.simulate import HELP as SIMULATE_HELP
+from samegrad.cli.simulate import simulate
 from samegrad.cli.topology import HELP as TOPOLOGY_HELP
 from samegrad.cli.topology import topology
 from samegrad.cli.train import HELP, Debug, train
@@ -42,6 +44,7 @@ app = typer.Typer(
 app.command(help=HELP, cls=Command)(train)
 app.command(help=SCHEDULE_HELP, cls=Command)(schedule)
 app.command(help=TOPOLOGY_HELP, cls=Command)(topology)
+app.command(help=SIMULATE_HELP, cls=Command)(simulate)
 app.command(help=SHOW_HELP, cls=Command)(show)
 app.add_typer(bench, name="bench")
 

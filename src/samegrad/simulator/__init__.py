@@ -3,12 +3,14 @@
     simulate(schedule, topology, nbytes=160e6).seconds
 
 `messages` says what ranks send and what each message waits for, `wiring` what it passes, `steps` makes tasks of both,
-`engine` runs them, where `sharing` says how fast each is; `simulation` is the record of what came of it. `reference`
-computes the same slowly and plainly, for tests.
+`engine` runs them, where `sharing` says how fast each is; `simulation` is the record of what came of it. `survey` does
+this for all algorithms, `plot` draws it, `trace` makes a timeline. `reference` computes the same slowly and plainly,
+for tests.
 """
 
 from __future__ import annotations
 
 from samegrad.simulator.simulation import Simulation, Step, simulate
+from samegrad.simulator.survey import Candidate, Survey, simulate_all
 
-__all__ = ["Simulation", "Step", "simulate"]
+__all__ = ["Candidate", "Simulation", "Step", "Survey", "simulate", "simulate_all"]

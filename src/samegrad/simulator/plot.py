@@ -1,0 +1,89 @@
+"""How time grows with the bytes and with the number of devices, as a picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from samegrad.errors import ConfigurationError, OutputError
+from samegrad.files import write_atomically
+from samegrad.simulator.survey import Candidate, first_devices, laid_out
+from samegrad.topology import Topology
+from samegrad.units import format_bytes
+
+__all__ = ["check_plot", "draw_times"]
+
+_ENDINGS = (".png", ".svg", ".pdf")
+_SMALLEST = 1e3
+_MOST_MESSAGES = 30_000  # beyond these, a curve has its ends only
+_MOST_DEVICES = 128  # to which the time is followed
+_STYLES = ("-", "--", ":")
+
+
+def check_plot(path: Path) -> None:
+    """Raises ConfigurationError if `path` does not end as a picture does."""
+    if path.suffix.lower() not in _ENDINGS:
+        raise ConfigurationError(f"--plot {path}: expected a file that ends in {', '.join(_ENDINGS)}")
+
+
+def draw_times(
+    candidates: Sequence[Candidate], topology: Topology, nbytes: float, barriers: bool, pieces: int, path: Path
+) -> None:
+    """Draws time against bytes, and against the number of devices (the first ones of the topology) at `nbytes` bytes.
+
+    Raises OutputError if `path` cannot be written.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    figure = Figure(figsize=(12, 5.2), dpi=120, layout="constrained")
+    by_bytes, by_devices = figure.subplots(1, 2)
+    counts = _counts(len(topology.devices))
+    parts = {count: first_devices(topology, count) for count in counts}
+    for number, candidate in enumerate(candidates):
+        look = {"color": f"C{number % 10}", "linestyle": _STYLES[number // 10 % 3], "linewidth": 1.6}
+        sizes = np.geomspace(_SMALLEST, max(1e9, nbytes), 19)
+        name, first = candidate.algorithm.name, candidate.simulate(topology, _SMALLEST, barriers)
+        if len(first.messages) > _MOST_MESSAGES:
+            sizes = sizes[[0, -1]]
+        others = [candidate.simulate(topology, float(size), barriers).seconds for size in sizes[1:]]
+        by_bytes.plot(sizes, [first.seconds, *others], label=name, **look)
+        points = []
+        for count, part in parts.items():
+            try:
+                found = laid_out(name, part, pieces).simulate(part, nbytes, barriers)
+            except ConfigurationError:  # not for so many devices, or no way between them
+                continue
+            points.append((count, found.seconds))
+        if points:
+            by_devices.plot(*zip(*points, strict=True), marker="o", markersize=3, **look)
+    by_bytes.axvline(nbytes, color="gray", linewidth=0.8, alpha=0.6)
+    by_bytes.set(xscale="log", yscale="log", xlabel="size of the buffer", ylabel="time")
+    by_bytes.set_title(f"{topology.name}, {len(topology.devices)} devices")
+    by_bytes.xaxis.set_major_formatter(EngFormatter("B"))
+    by_devices.set(yscale="log", xlabel="devices", ylabel="time", title=format_bytes(nbytes))
+    if counts[-1] > 16:
+        by_devices.set_xscale("log", base=2)
+    by_devices.set_xticks(counts, [str(count) for count in counts])
+    by_devices.minorticks_off()
+    for axes in (by_bytes, by_devices):
+        axes.yaxis.set_major_formatter(EngFormatter("s"))
+        axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", frameon=False)
+    image = io.BytesIO()
+    figure.savefig(image, format=path.suffix[1:].lower())
+    try:
+        write_atomically(path, image.getvalue())
+    except OSError as error:
+        raise OutputError(f"{path}: could not be written: {error.strerror or error}") from error
+
+
+def _counts(devices: int) -> list[int]:
+    """Numbers of devices to look at."""
+    if devices <= 16:
+        return list(range(min(2, devices), devices + 1))
+    powers = [1 << power for power in range(1, devices.bit_length()) if 1 << power <= _MOST_DEVICES]
+    return [count for count in powers if count < devices] + ([devices] if devices <= _MOST_DEVICES else [])
