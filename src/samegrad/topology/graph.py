@@ -123,14 +123,14 @@ class Topology:
         return preset(name)
 
     @classmethod
-    def load(cls, path: str | Path) -> Topology:
-        """What a file holds: TOML (see `files`), or the output of one of the tools of `from_text`.
+    def load(cls, path: str | Path, rates: Rates | None = None) -> Topology:
+        """What a file holds: TOML (see `files`), or the output of one of the tools of `from_text`, as there.
 
         Raises TopologyError, which names the line; DataMissing if there is no such file.
         """
         from samegrad.topology.reading import load
 
-        return load(Path(path))
+        return load(Path(path), rates)
 
     @classmethod
     def from_text(cls, text: str, rates: Rates | None = None) -> Topology:

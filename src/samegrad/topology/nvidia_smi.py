@@ -25,7 +25,7 @@ _CELL = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")
 _DEVICE = re.compile(r"GPU\d+")
 _ROW = re.compile(r"(?:^|[\s:>])(GPU\d+)\s+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC)(?:\s|$)")
 _MOST_NVLINKS = 18  # of one device, up to Blackwell
-_MOST_ENDS = 1024
+_MOST_ENDS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def _check(matrix: Matrix) -> None:
     if len(columns) > _MOST_ENDS:
         raise TopologyError(f"line {matrix.header}: at most {_MOST_ENDS} columns; got {len(columns)}")
     for name, cells in matrix.cells.items():
-        line = matrix.lines[name]
+        line, at = matrix.lines[name], columns.index(name)
         if len(cells) < len(columns) and (_DEVICE.fullmatch(name) or matrix.rest[name]):
             got = repr(matrix.rest[name][0]) if matrix.rest[name] else "the end of the line: it is cut"
             raise TopologyError(
@@ -88,7 +88,6 @@ def _check(matrix: Matrix) -> None:
                     f"line {line}: row {name}, column {other}: X stands on the diagonal and nowhere else; got {cell}"
                 )
             back = matrix.cells.get(other, [])
-            at = columns.index(name)
             if at < len(back) and back[at] != cell:
                 raise TopologyError(
                     f"line {line}: row {name}, column {other} says {cell}, but in line "
@@ -121,18 +120,23 @@ def _check_end(matrix: Matrix) -> None:
 def _build(matrix: Matrix, rates: Rates, source: str) -> Topology:
     columns = matrix.columns
     devices = [name for name in columns if _DEVICE.fullmatch(name)]
+    rank = {name: number for number, name in enumerate(devices)}
     counts = {
-        (a, b): int(matrix.cells[a][columns.index(b)][2:])
-        for number, a in enumerate(devices)
-        for b in devices[number + 1 :]
-        if matrix.cells[a][columns.index(b)].startswith("NV")
+        (a, b): int(cell[2:])
+        for a in devices
+        for b, cell in zip(columns, matrix.cells[a], strict=True)
+        if cell.startswith("NV") and rank.get(b, -1) > rank[a]
     }
     for (a, b), count in counts.items():
         if not 0 < count <= _MOST_NVLINKS:
             raise TopologyError(
                 f"line {matrix.lines[a]}: row {a}, column {b}: a device has 1 to {_MOST_NVLINKS} NVLinks; got NV{count}"
             )
-    needed = {name: sum(count for pair, count in counts.items() if name in pair) for name in devices}
+    needed, most = dict.fromkeys(devices, 0), dict.fromkeys(devices, 0)
+    for pair, count in counts.items():
+        for name in pair:
+            needed[name] += count
+            most[name] = max(most[name], count)
     switched = max(needed.values(), default=0) > _MOST_NVLINKS
     each = max(counts.values(), default=0) if switched else max(needed.values(), default=0)
     generation = _generation(each, len(devices))
@@ -142,9 +146,8 @@ def _build(matrix: Matrix, rates: Rates, source: str) -> Topology:
     if switched:
         made.node("nvswitch", Kind.SWITCH)
         for name in devices:
-            most = max((count for pair, count in counts.items() if name in pair), default=0)
-            if most:
-                made.links_of(name.lower(), "nvswitch", most, generation.nvlink, rates.nvlink)
+            if most[name]:
+                made.links_of(name.lower(), "nvswitch", most[name], generation.nvlink, rates.nvlink)
     else:
         for (a, b), count in counts.items():
             made.links_of(a.lower(), b.lower(), count, generation.nvlink, rates.nvlink)

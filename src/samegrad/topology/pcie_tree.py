@@ -95,6 +95,8 @@ class _Tree:
 
     def _unite_unless_apart(self, i: int, j: int, apart: set[tuple[int, int]]) -> None:
         group = self.group[Nearness.NODE]
+        if group[i] == group[j]:
+            return
         ours = [k for k, root in enumerate(group) if root == group[i]]
         theirs = [k for k, root in enumerate(group) if root == group[j]]
         if not any((max(k, m), min(k, m)) in apart for k in ours for m in theirs):

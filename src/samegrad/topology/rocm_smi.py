@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"\d{1,9}")
 _NUMA = re.compile(r"GPU\[(\d+)\]\s*:.*Numa Node:\s*(\d+)", re.IGNORECASE)
 _SECTION = re.compile(r"(weight|hops|link type) between two gpus", re.IGNORECASE)
 _NUMA_PART, _END = "Numa Nodes", "End of ROCm SMI Log"
-_MOST_DEVICES = 1024
+_MOST_DEVICES = 512
 
 
 def from_rocm_smi(text: str, rates: Rates | None = None, source: str = "rocm-smi") -> Topology:
