@@ -59,15 +59,15 @@ def test_chunks_cover_the_buffer(elements: int, weights: tuple[int, ...] | None)
 @pytest.mark.parametrize(
     ("collective", "chunks", "owners", "weights", "message"),
     [
-        (Collective.ALL_REDUCE, 0, None, None, "a buffer has at least one chunk; got 0"),
+        (Collective.ALL_REDUCE, 0, None, None, "a buffer has at least one chunk, .*; got 0"),
         (Collective.ALL_REDUCE, 1, (0,), None, "needs an owner for each chunk, and only those"),
         (Collective.ALL_GATHER, 1, None, None, "needs an owner for each chunk, and only those"),
         (Collective.ALL_GATHER, 2, (0,), None, "2 chunks need as many owners; got 1"),
         (Collective.ALL_GATHER, 1, (2,), None, "owners must be ranks from 0 to 1"),
         (Collective.REDUCE, 2, (0, 1), None, "reduce has one owner of all chunks"),
         (Collective.ALL_REDUCE, 2, None, (1,), "2 chunks need as many sizes"),
-        (Collective.ALL_REDUCE, 2, None, (1, -1), "at least 0 and not all 0"),
-        (Collective.ALL_REDUCE, 2, None, (0, 0), "at least 0 and not all 0"),
+        (Collective.ALL_REDUCE, 2, None, (1, -1), "at least 0 each, and in all 1 to"),
+        (Collective.ALL_REDUCE, 2, None, (0, 0), "at least 0 each, and in all 1 to"),
     ],
 )
 def test_what_is_no_schedule(

@@ -26,7 +26,11 @@ from samegrad.schedules.sharded import sharded
 from samegrad.schedules.two_way_ring import two_way_ring
 from samegrad.schedules.verify import Proof, verify
 
-__all__ = ["ALGORITHMS", "Algorithm", "algorithm", "build", "build_for", "proved"]
+__all__ = ["ALGORITHMS", "MOST_RANKS", "Algorithm", "algorithm", "build", "build_for", "proved"]
+
+
+MOST_RANKS = 1 << 15
+"""A schedule for more takes too long to be proved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,5 +109,10 @@ def proved(
     kinds = [str(each) for each in Collective]
     if collective not in kinds:
         raise ConfigurationError(f"there is no collective {collective!r}; there are {', '.join(kinds)}")
+    if cut.ranks > MOST_RANKS:
+        raise ConfigurationError(
+            f"{name}: a schedule of {cut.ranks} ranks cannot be proved in a reasonable time; there may be up to "
+            f"{MOST_RANKS}"
+        )
     schedule = chosen.phases(cut, said).schedule(name, cut, Collective(collective))
     return schedule, verify(schedule, must_follow_tree=chosen.follows_tree)

@@ -13,7 +13,7 @@ import numpy as np
 
 from samegrad.errors import ConfigurationError
 from samegrad.schedules.cut import Cut
-from samegrad.schedules.ir import ChainedRounds, Collective, GeneratedRounds, IntArray, Round, Schedule
+from samegrad.schedules.ir import MOST_CHUNKS, ChainedRounds, Collective, GeneratedRounds, IntArray, Round, Schedule
 
 __all__ = ["co_located", "pipelined", "relabelled", "striped", "then"]
 
@@ -147,8 +147,11 @@ def pipelined(schedule: Schedule, pieces: int) -> Schedule:
 
     That takes `pieces` - 1 more rounds, each of which moves less.
     """
-    if not isinstance(pieces, int) or pieces < 1:
-        raise ConfigurationError(f"{schedule.name}: a pipeline has at least one piece; got {pieces!r}")
+    if not isinstance(pieces, int) or not 1 <= pieces <= MOST_CHUNKS // schedule.chunks:
+        raise ConfigurationError(
+            f"{schedule.name}: a pipeline has at least one piece, and at most {MOST_CHUNKS // schedule.chunks} of "
+            f"{schedule.chunks} chunks each; got {pieces!r}"
+        )
     count, chunks = len(schedule.rounds), schedule.chunks
 
     def at(number: int) -> Round:

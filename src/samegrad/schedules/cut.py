@@ -101,5 +101,8 @@ class Cut:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Cut:
-        """The inverse of `to_json`."""
+        """The inverse of `to_json`. Raises ValueError for what are no whole numbers."""
+        numbers = [record["leaves"], *(value for nodes in record["nodes"] for node in nodes for value in node)]
+        if any(type(value) is not int for value in numbers):
+            raise ValueError("a cut has something else than whole numbers")
         return cls(int(record["leaves"]), tuple(tuple(Node(*node) for node in nodes) for nodes in record["nodes"]))

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from samegrad.errors import ConfigurationError, ScheduleError
+from samegrad.schedules.bounds import MOST_SLOTS
 from samegrad.schedules.cut import Cut
-from samegrad.schedules.ir import Collective, Round, Schedule
+from samegrad.schedules.ir import MOST_CHUNKS, Collective, Round, Schedule
 from samegrad.schedules.verify import verify
 
 __all__ = ["FORMAT", "from_json", "to_json"]
@@ -52,7 +53,7 @@ def from_json(text: str, source: str = "schedule") -> Schedule:
     if not isinstance(record, dict) or set(record) != _FIELDS:
         names = sorted(set(record) ^ _FIELDS) if isinstance(record, dict) else []
         raise refuse(f"expected an object with the fields of a schedule; wrong or missing: {', '.join(names) or 'all'}")
-    if record["format"] != FORMAT:
+    if type(record["format"]) is not int or record["format"] != FORMAT:
         raise refuse(f"expected format {FORMAT}, got {record['format']!r}")
     try:
         schedule = _schedule(record)
@@ -68,28 +69,33 @@ def from_json(text: str, source: str = "schedule") -> Schedule:
 def _schedule(record: dict[str, Any]) -> Schedule:
     cut = Cut.from_json(record["cut"])
     chunks = record["chunks"]
-    if type(chunks) is not int or not 1 <= chunks <= 1 << 30 or cut.ranks > _MOST_RANKS:
+    if type(chunks) is not int or not 1 <= chunks <= MOST_CHUNKS or cut.ranks > _MOST_RANKS:
         raise ValueError(f"{chunks!r} chunks, {cut.ranks} ranks")
+    for name, kind in (("name", str), ("in_place", bool)):
+        if type(record[name]) is not kind:
+            raise ValueError(f"{name} is {record[name]!r}")
     rounds = []
     for number, rows in enumerate(record["rounds"]):
         table = np.array(rows, dtype=np.int64).reshape(-1, 6)
         if any(type(value) is not int for row in rows for value in row):
             raise ValueError(f"round {number} has something else than whole numbers")
-        bounds = np.array([cut.ranks, 1 << 30, cut.ranks, 1 << 30, chunks, 2])
+        bounds = np.array([cut.ranks, MOST_SLOTS, cut.ranks, MOST_SLOTS, chunks, 2])
         wrong = (table < 0) | (table >= bounds)
         if wrong.any():
             row = int(np.flatnonzero(wrong.any(axis=1))[0])
             raise ValueError(f"transfer {row} of round {number} is {table[row].tolist()}, which no such cells have")
         rounds.append(Round(table.astype(np.int32)))
-    pairs = (record["owners"], record["weights"])
-    owners, weights = (None if each is None else tuple(int(value) for value in each) for each in pairs)
+    owners, weights = (None if record[name] is None else tuple(record[name]) for name in ("owners", "weights"))
+    for value in (*(owners or ()), *(weights or ())):
+        if type(value) is not int:
+            raise ValueError(f"{value!r} is no whole number")
     return Schedule(
-        str(record["name"]),
+        record["name"],
         Collective(record["collective"]),
         cut,
         chunks,
         rounds,
         owners,
         weights,
-        bool(record["in_place"]),
+        record["in_place"],
     )

@@ -36,10 +36,14 @@ from samegrad.schedules.ways import way_named
 __all__ = ["hierarchical", "in_groups"]
 
 
+_MOST_CHUNKS = 1 << 13
+"""Of unequal groups; more take long to look at, and are too small to be worth it."""
+
+
 def hierarchical(cut: Cut, options: Options) -> Phases:
     """Groups and ways as `options.groups` and `options.ways` say, from the inside out."""
     count = len(cut.holders)
-    groups = options.groups or (_two_groups(count),)
+    groups = options.groups or (_few_groups(count),)
     names = options.ways or ("sharded", *["halving-doubling"] * len(groups))
     if len(names) != len(groups) + 1:
         raise ConfigurationError(
@@ -56,7 +60,13 @@ def hierarchical(cut: Cut, options: Options) -> Phases:
     level = way_named("hierarchical", names[-1])
     for sizes, name in zip(reversed(groups), reversed(names[:-1]), strict=True):
         level = in_groups(sizes, way_named("hierarchical", name), level)
-    return phases_of(level.way, cut, level.chunks(count))
+    chunks = level.chunks(count)
+    if chunks > _MOST_CHUNKS and any(len(set(sizes)) > 1 for sizes in groups):
+        raise ConfigurationError(
+            f"hierarchical: groups of {_counted(groups[0])} would cut the buffer into {chunks} chunks, since their "
+            f"sizes have no smaller common multiple. Give groups of equal size, or take another algorithm"
+        )
+    return phases_of(level.way, cut, chunks)
 
 
 def in_groups(sizes: Sequence[int], inner: Level, outer: Level) -> Level:
@@ -81,8 +91,16 @@ def in_groups(sizes: Sequence[int], inner: Level, outer: Level) -> Level:
     return Level(way, chunks)
 
 
-def _two_groups(count: int) -> tuple[int, ...]:
+def _few_groups(count: int) -> tuple[int, ...]:
+    """Two groups, or the smallest number of equal ones; two that are nearly equal where there are none."""
+    number = next((number for number in range(2, math.isqrt(count) + 1) if count % number == 0), 0)
+    if number:
+        return (count // number,) * number
     return (count,) if count == 1 else ((count + 1) // 2, count // 2)
+
+
+def _counted(sizes: Sequence[int]) -> str:
+    return ", ".join(f"{list(sizes).count(size)} x {size}" for size in sorted(set(sizes), reverse=True))
 
 
 def _within(

@@ -22,6 +22,7 @@ from samegrad.schedules.rounds import Cell, ChainedRounds, GeneratedRounds, IntA
 from samegrad.schedules.spans import spans_of
 
 __all__ = [
+    "MOST_CHUNKS",
     "Cell",
     "ChainedRounds",
     "Collective",
@@ -33,6 +34,11 @@ __all__ = [
     "Schedule",
     "Transfer",
 ]
+
+
+MOST_CHUNKS = 1 << 22
+"""More would take gigabytes to look at."""
+_MOST_WEIGHT = 1 << 53
 
 
 class Collective(StrEnum):
@@ -92,8 +98,8 @@ class Schedule:
         def refuse(problem: str) -> None:
             raise ConfigurationError(f"schedule {self.name}: {problem}")
 
-        if self.chunks < 1:
-            refuse(f"a buffer has at least one chunk; got {self.chunks}")
+        if not 1 <= self.chunks <= MOST_CHUNKS:
+            refuse(f"a buffer has at least one chunk, and at most {MOST_CHUNKS}; got {self.chunks}")
         if (self.owners is None) != (self.collective is Collective.ALL_REDUCE):
             refuse("every collective but the all-reduce needs an owner for each chunk, and only those")
         if self.owners is not None and len(self.owners) != self.chunks:
@@ -104,9 +110,12 @@ class Schedule:
         if self.owners is not None and one_owner and len(set(self.owners)) != 1:
             refuse(f"{self.collective} has one owner of all chunks; got {self.owners}")
         if self.weights is not None and (
-            len(self.weights) != self.chunks or min(self.weights) < 0 or sum(self.weights) == 0
+            len(self.weights) != self.chunks or min(self.weights) < 0 or not 0 < sum(self.weights) <= _MOST_WEIGHT
         ):
-            refuse(f"{self.chunks} chunks need as many sizes, at least 0 and not all 0; got {self.weights}")
+            refuse(
+                f"{self.chunks} chunks need as many sizes, at least 0 each, and in all 1 to {_MOST_WEIGHT}; got "
+                f"{str(self.weights)[:200]}"
+            )
 
     def __str__(self) -> str:
         from samegrad.schedules.render import grid

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from samegrad.errors import ScheduleError
+from samegrad.schedules.bounds import check_bounds
 from samegrad.schedules.explain import explain
 from samegrad.schedules.ir import Op, Round, Schedule
 from samegrad.schedules.spans import chosen_of
@@ -54,6 +55,8 @@ def verify(schedule: Schedule, must_follow_tree: bool = False) -> Proof:
 
     must_follow_tree: that another order of additions than that of the tree is an error, too.
     """
+    if schedule.ranks <= ALL_CHUNKS_UP_TO or isinstance(schedule.rounds, list | tuple):
+        check_bounds(schedule)  # the rounds of algorithms for more ranks are too many to be looked at whole
     chosen = _chunks_to_verify(schedule)
     try:
         return _Verification(schedule, chosen, must_follow_tree).run()
