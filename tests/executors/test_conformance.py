@@ -99,6 +99,10 @@ def check_native(group: ProcessGroup, cut: Cut) -> None:
                     slot.copy_(numbers(*sizes[flat], seed=100 * group.rank + 10 * position + flat))
             found.append([bits(total) for total in exchange.start().wait()])
     assert found == [found[0]] * 4
+    with pytest.raises(ConfigurationError, match="every rank of the group; rank 1 holds none"):
+        group.prepare_native(Cut.of([range(4), range(0), range(4, 8)], 8), sizes, "x")
+    with pytest.raises(ConfigurationError, match="do not agree on the buffers"):
+        group.prepare_native(cut, [(torch.float32, group.rank)], "x")
     everyone = group.gather(b"".join(found[0]), "x")
     assert everyone == [everyone[0]] * group.size
     for flat, (dtype, numel) in enumerate(sizes):

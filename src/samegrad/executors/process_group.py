@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from samegrad.errors import GroupError
+from samegrad.errors import ConfigurationError, GroupError
 from samegrad.executors.base import FlatSizes, Request, check_alike, check_request
 from samegrad.executors.native import NativeExchange
 from samegrad.executors.operations import NAME_BYTES, check_operations, packed_name, tag, unpacked_name
@@ -106,6 +106,12 @@ class ProcessGroup:
         """The same by the backend's own all-reduce, whose order of additions is its own."""
         request = Request(sizes, operation, out)
         check_alike(self, f"native over {cut.ranks} ranks", request)
+        idle = [rank for rank, nodes in enumerate(cut.nodes) if not nodes]
+        if idle or cut.ranks != self.size:
+            found = (
+                f"rank {idle[0]} holds none" if idle else f"there are {cut.ranks} in the cut, {self.size} in the group"
+            )
+            raise ConfigurationError(f"{operation}: native needs a contribution of every rank of the group; {found}")
         held = len(cut.nodes[self.rank])
         return NativeExchange(held, request, self.device, self.meet or _nowhere, self.failures_explained)
 
