@@ -167,4 +167,6 @@ class Pieces:
 def spread(starts: _Integers, stops: _Integers) -> _Integers:
     """The numbers of all the ranges from `starts[i]` to `stops[i]`, one after the other."""
     lengths = stops - starts
-    return np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
+    ends = lengths.cumsum()
+    numbers: _Integers = (starts - ends + lengths).repeat(lengths) + np.arange(ends[-1] if len(ends) else 0)
+    return numbers

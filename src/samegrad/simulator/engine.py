@@ -194,11 +194,10 @@ class _Run:
         while int(np.count_nonzero(affected)) > reached:
             reached = int(np.count_nonzero(affected))
             affected = np.logical_or.reduceat(self._marked[passed], starts[:-1])
-            self._marked[passed[np.repeat(affected, lengths)]] = True
+            self._marked[passed[affected.repeat(lengths)]] = True
         self._marked[passed] = self._marked[changed] = False
-        stops = np.cumsum(lengths[affected])
         weight = self._tasks.nbytes[self._flows[affected]]
-        rates = fair_rates(np.append(0, stops), passed[np.repeat(affected, lengths)], self._routes.capacity, weight)
+        rates = fair_rates(lengths[affected], passed[affected.repeat(lengths)], self._routes.capacity, weight)
         self._left[affected] -= self._rate[affected] * (now - self._since[affected])
         self._since[affected], self._rate[affected] = now, rates
         self._ends[affected] = now + np.maximum(self._left[affected], 0.0) / rates
@@ -207,4 +206,6 @@ class _Run:
         """What the flows pass, one after the other: where it starts for each, and where all of it ends."""
         route = self._tasks.route[flows]
         starts, stops = self._routes.starts[route], self._routes.starts[route + 1]
-        return np.append(0, np.cumsum(stops - starts)), self._routes.passed[spread(starts, stops)]
+        edges = np.zeros(len(flows) + 1, dtype=np.int64)
+        (stops - starts).cumsum(out=edges[1:])
+        return edges, self._routes.passed[spread(starts, stops)]

@@ -64,7 +64,7 @@ def draw_times(
     by_bytes.set(xscale="log", yscale="log", xlabel="size of the buffer", ylabel="time")
     by_bytes.set_title(f"{topology.name}, {len(topology.devices)} devices")
     by_bytes.xaxis.set_major_formatter(EngFormatter("B"))
-    by_devices.set(yscale="log", xlabel="devices", ylabel="time", title=format_bytes(nbytes))
+    by_devices.set(yscale="log", xlabel="devices, the first of all", ylabel="time", title=format_bytes(nbytes))
     if counts[-1] > 16:
         by_devices.set_xscale("log", base=2)
     by_devices.set_xticks(counts, [str(count) for count in counts])

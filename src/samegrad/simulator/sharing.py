@@ -21,31 +21,31 @@ Integers = npt.NDArray[Any]
 _EQUAL = 1 - 1e-11  # shares that differ by less differ by rounding
 
 
-def fair_rates(starts: Integers, passed: Integers, capacity: Floats, weight: Floats) -> Floats:
-    """The rate of each flow. Flow f passes `passed[starts[f]:starts[f + 1]]`, at least one, and has `weight[f]` > 0.
+def fair_rates(lengths: Integers, passed: Integers, capacity: Floats, weight: Floats) -> Floats:
+    """The rate of each flow. The first one passes the first `lengths[0]` of `passed`, at least one, the next one those
+    that follow, and so on. weight: of each flow, more than 0.
 
     Filled in parallel: whatever offers its flows no more than anything else that they pass will be what limits them,
     since the share that the others offer only grows while some flows are settled.
     """
-    rates = np.zeros(len(starts) - 1)
+    rates = np.zeros(len(lengths))
     which, passed = _numbered(passed, len(capacity))
     left = capacity[which]
     flows = np.arange(len(rates))
-    lengths = np.diff(starts)
     while len(flows):
-        starts = np.cumsum(lengths) - lengths
-        wanted = np.bincount(passed, np.repeat(weight[flows], lengths), len(left))
+        starts = lengths.cumsum() - lengths
+        wanted = np.bincount(passed, weight[flows].repeat(lengths), len(left))
         with np.errstate(divide="ignore", invalid="ignore"):
             share = np.where(wanted > 0, left / wanted, np.inf)
         offered = np.minimum.reduceat(share[passed], starts)
         lowest = np.full(len(left), np.inf)
-        np.minimum.at(lowest, passed, np.repeat(offered, lengths))
+        np.minimum.at(lowest, passed, offered.repeat(lengths))
         full = (lowest >= share * _EQUAL) & (wanted > 0)
         settled = np.logical_or.reduceat(full[passed], starts)
         given = np.where(settled, offered * weight[flows], 0.0)
         rates[flows] = given
-        left = np.maximum(left - np.bincount(passed, np.repeat(given, lengths), len(left)), 0.0)
-        passed = passed[np.repeat(~settled, lengths)]
+        left = np.maximum(left - np.bincount(passed, given.repeat(lengths), len(left)), 0.0)
+        passed = passed[(~settled).repeat(lengths)]
         flows, lengths = flows[~settled], lengths[~settled]
     return rates
 

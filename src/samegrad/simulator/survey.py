@@ -16,7 +16,7 @@ from samegrad.topology import Kind, Topology, pack_rings, ring_order
 
 __all__ = ["Candidate", "Survey", "first_devices", "laid_out", "simulate_all"]
 
-_MOST_DEVICES = {"ring": 2048} | dict.fromkeys(("one-shot", "sharded", "two-way-ring", "rings", "two-way-rings"), 256)
+_MOST_DEVICES = {"ring": 2048, "rings": 256, "one-shot": 256, "sharded": 256, "two-way-ring": 128, "two-way-rings": 128}
 """More of them send so many messages that one would have to wait: a survey leaves them out unless they are named."""
 
 
