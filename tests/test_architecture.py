@@ -23,7 +23,7 @@ PACKAGE = ROOT / "src" / "samegrad"
 DRAWING = """\
     cli
     bench | runs
-    trainer
+    trainer | planner
     parallel | testing | callbacks
     executors | workers
     summation | strategy | simulator
@@ -37,7 +37,7 @@ HEIGHT = {unit: -depth for depth, layer in enumerate(LAYERS) for unit in layer}
 
 TORCH_FREE = [
     *("errors", "units", "files", "machine", "memory", "shards", "schedules", "strategy", "recipe", "keys"),
-    *("topology", "simulator", "callbacks", "runs", "bench", "cli"),
+    *("topology", "simulator", "planner", "callbacks", "runs", "bench", "cli"),
 ]
 HEAVY = ["torch", "numpy", "matplotlib", "typer", "rich"]
 MAX_LINES = 400

@@ -6,7 +6,15 @@ import re
 
 import pytest
 
-from samegrad.units import format_bytes, format_count, format_rate, format_seconds, parse_bytes, parse_rate
+from samegrad.units import (
+    format_bytes,
+    format_count,
+    format_rate,
+    format_seconds,
+    parse_bytes,
+    parse_rate,
+    parse_seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -158,3 +166,25 @@ def test_parse_bytes(text: str, nbytes: float) -> None:
 def test_what_is_no_number_of_bytes(text: str) -> None:
     with pytest.raises(ValueError, match="expected a number of bytes such as 160MB"):
         parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("12ms", 0.012),
+        (" 1.5 s ", 1.5),
+        (".5s", 0.5),
+        ("30us", 30e-6),
+        ("30 µs", 30e-6),
+        ("7ns", 7e-9),
+        ("2min", 120.0),
+    ],
+)
+def test_parse_seconds(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "12", "ms", "-1ms", "1e3ms", "1 h", "1ms 2", "nan s", "1.2.3s"])
+def test_parse_seconds_refuses(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a time with its unit"):
+        parse_seconds(text)

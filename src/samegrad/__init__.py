@@ -14,7 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from samegrad import callbacks, data, errors, models, schedules, simulator, topology
+    from samegrad import callbacks, data, errors, models, planner, schedules, simulator, topology
     from samegrad.callbacks import Callback, EpochReport, SaveReport, StepReport
     from samegrad.errors import SamegradError
     from samegrad.parallel import (
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         split_batch,
     )
     from samegrad.parallel.fingerprint import fingerprint
+    from samegrad.planner import Plan, Workload, plan
     from samegrad.recipe import Recipe
     from samegrad.simulator import Simulation, simulate
     from samegrad.strategy import Strategy
@@ -48,6 +49,7 @@ __all__ = [
     "DistributedSampler",
     "EpochReport",
     "Loading",
+    "Plan",
     "Recipe",
     "SamegradError",
     "SaveReport",
@@ -57,6 +59,7 @@ __all__ = [
     "Strategy",
     "Topology",
     "Trainer",
+    "Workload",
     "accuracy",
     "allreduce",
     "batches",
@@ -68,6 +71,8 @@ __all__ = [
     "fingerprint",
     "launch",
     "models",
+    "plan",
+    "planner",
     "replicate_parameters",
     "scaled_rate",
     "schedules",
@@ -82,6 +87,7 @@ _HOMES = {
     "callbacks": ["Callback", "EpochReport", "SaveReport", "StepReport"],
     "workers": ["launch"],
     "errors": ["SamegradError"],
+    "planner": ["Plan", "Workload", "plan"],
     "recipe": ["Recipe"],
     "simulator": ["Simulation", "simulate"],
     "strategy": ["Strategy"],
@@ -102,7 +108,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("callbacks", "data", "errors", "models", "schedules", "simulator", "topology"):
+    if name in ("callbacks", "data", "errors", "models", "planner", "schedules", "simulator", "topology"):
         return importlib.import_module(f"samegrad.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'samegrad' has no attribute {name!r}")

@@ -10,12 +10,21 @@ from __future__ import annotations
 import math
 import re
 
-__all__ = ["format_bytes", "format_count", "format_rate", "format_seconds", "parse_bytes", "parse_rate"]
+__all__ = [
+    "format_bytes",
+    "format_count",
+    "format_rate",
+    "format_seconds",
+    "parse_bytes",
+    "parse_rate",
+    "parse_seconds",
+]
 
 _RATE = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<prefix>[kKMGT]?)(?P<binary>i?)(?P<unit>[bB])(?:/s|ps|it/s)?")
 _BYTES = re.compile(
     r"(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(?:(?P<prefix>[kKMGT]?)(?P<binary>i?)B)?"
 )
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9, "min": 60.0}  # both letters mu
 _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -71,6 +80,14 @@ def parse_bytes(text: str) -> float:
         raise ValueError(f"expected a number of bytes such as 160MB, 64MiB or 4096; got {text!r}")
     step = 1024.0 if match["binary"] else 1000.0
     return float(match["number"]) * math.pow(step, _POWERS[match["prefix"] or ""])
+
+
+def parse_seconds(text: str) -> float:
+    """The seconds that `text` says: "12ms", "1.5 s", "30us", "2 min"; the unit is needed. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zµμ]+)", text.strip())
+    if not match or match[2] not in _SECONDS:
+        raise ValueError(f"expected a time with its unit, such as 12ms, 1.5s or 30us; got {text!r}")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def format_count(count: float) -> str:

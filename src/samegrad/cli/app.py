@@ -16,6 +16,8 @@ from samegrad import __version__
 from samegrad.cli import EXIT_CODES
 from samegrad.cli.bench import bench
 from samegrad.cli.plain_help import Command, Group
+from samegrad.cli.plan import HELP as PLAN_HELP
+from samegrad.cli.plan import plan
 from samegrad.cli.schedule import HELP as SCHEDULE_HELP
 from samegrad.cli.schedule import schedule
 from samegrad.cli.show import HELP as SHOW_HELP
@@ -42,6 +44,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.command(help=HELP, cls=Command)(train)
+app.command(help=PLAN_HELP, cls=Command)(plan)
 app.command(help=SCHEDULE_HELP, cls=Command)(schedule)
 app.command(help=TOPOLOGY_HELP, cls=Command)(topology)
 app.command(help=SIMULATE_HELP, cls=Command)(simulate)

@@ -1,0 +1,149 @@
+"""`plan`: every way to train on a topology, with the time of a step, the fastest first."""
+
+from __future__ import annotations
+
+from samegrad.errors import ConfigurationError
+from samegrad.planner.bucketing import Bucket, bucketing
+from samegrad.planner.candidates import candidates, hosts_of
+from samegrad.planner.exchange_times import ExchangeTimes, Way
+from samegrad.planner.forecast import Forecast, Limit, Plan
+from samegrad.planner.reasons import advice, explanation, limit_of
+from samegrad.planner.step_time import Computing, computing_of, exchanged
+from samegrad.planner.workload import Workload
+from samegrad.recipe import Recipe
+from samegrad.topology.graph import Topology
+
+__all__ = ["plan"]
+
+_BUCKET_BYTES = (None, 25e6, 5e6, 1e6)
+_PIECES = (1, 4, 16)
+_PLAIN = (1, None)  # pieces, and bytes of a bucket
+_POINTS = 8  # of the curve, between one device and all
+
+
+def plan(
+    workload: Workload,
+    topology: Topology,
+    recipe: Recipe | None = None,
+    devices: int | None = None,
+    *,
+    overlap: bool = False,
+) -> Plan:
+    """Which way of adding up gradients is the fastest on the first `devices` devices, and how fast that is.
+
+    recipe: its batch size, shards, and whether it is exact count; `Recipe()` if None.
+    devices: all if None, but at most one for each shard.
+    overlap: False is what a Trainer does: all gradients are exchanged at once, after backward. True is for a loop of
+        your own that exchanges buckets while backward goes on; then sizes of buckets and pipelines are tried, too.
+
+    Raises ConfigurationError if there are not so many devices or shards, TopologyError if devices have no route.
+    """
+    recipe = recipe or Recipe()
+    there = len(topology.devices)
+    most = min(there, recipe.shards)
+    count = most if devices is None else devices
+    if not isinstance(count, int) or not 1 <= count <= there:
+        raise ConfigurationError(f"plan: devices must be from 1 to {there}, those of {topology.name}; got {devices!r}")
+    made = _Planning(workload, recipe, ExchangeTimes(topology, recipe.shards), overlap)
+    forecasts = made.ranked(count)
+    curve = tuple(
+        forecasts[0] if number == count else made.ranked(number, like=forecasts[0])[0]
+        for number in _numbers(most, count, hosts_of(topology, most))
+    )
+    limit = made.limit(forecasts[0]) if count > 1 else None
+    return Plan(
+        workload,
+        topology.name,
+        recipe,
+        count,
+        overlap,
+        made.computing(1).seconds,
+        forecasts,
+        curve,
+        limit,
+        explanation(forecasts[0], limit),
+        advice(topology, recipe, count, devices is None, curve),
+        made.times.error,
+    )
+
+
+class _Planning:
+    """What does not change over the ways and numbers of devices."""
+
+    def __init__(self, workload: Workload, recipe: Recipe, times: ExchangeTimes, overlap: bool) -> None:
+        self.times = times
+        self._workload, self._recipe, self._overlap = workload, recipe, overlap
+        self._computing: dict[int, Computing] = {}
+        self._buckets: dict[float | None, tuple[Bucket, ...]] = {}
+        for size in _BUCKET_BYTES if overlap else (None,):  # sizes that make different buckets
+            made = bucketing(workload.gradients, size)
+            if made not in self._buckets.values():
+                self._buckets[size] = made
+
+    def computing(self, devices: int) -> Computing:
+        """What so many devices compute in a step."""
+        if devices not in self._computing:
+            self._computing[devices] = computing_of(self._workload, self._recipe, devices)
+        return self._computing[devices]
+
+    def ranked(self, devices: int, like: Forecast | None = None) -> tuple[Forecast, ...]:
+        """The forecasts of all strategies, the fastest first; with overlap also with buckets and pipelines, those of
+        `like` if given."""
+        ways = [Way(strategy, devices) for strategy in candidates(self.times.topology, devices, self._recipe.exact)]
+        found = sorted((self._forecast(way, None) for way in ways), key=_speed)
+        if self._overlap and devices > 1:
+            cuts = [(pieces, size) for size in self._buckets for pieces in _PIECES]
+            if like is not None:
+                cuts = [(like.pieces, like.bucket_bytes)]
+            for plain in tuple(found):
+                best = min(each.step_s for each in found)
+                if self._least_step_s(plain) <= best:
+                    way = Way(plain.strategy, devices)
+                    found += [self._forecast(way._replace(pieces=n), size) for n, size in cuts if (n, size) != _PLAIN]
+        return tuple(sorted(found, key=_speed))
+
+    def _least_step_s(self, plain: Forecast) -> float:
+        """What no buckets and no pipeline make faster."""
+        seconds = self.times.least_seconds(Way(plain.strategy, plain.devices), self._workload.nbytes)
+        computing = self.computing(plain.devices)
+        return computing.seconds + max(0.0, seconds - computing.last_backward_s)
+
+    def limit(self, found: Forecast) -> Limit | None:
+        """What the exchange of the largest bucket of `found` waits for, and what faster links would give."""
+        way = Way(found.strategy, found.devices, found.pieces)
+        largest = max(bucket.nbytes for bucket in self._buckets[found.bucket_bytes])
+        return limit_of(self.times, way, largest, lambda times: self._forecast(way, found.bucket_bytes, times).step_s)
+
+    def _forecast(self, way: Way, bucket_bytes: float | None, times: ExchangeTimes | None = None) -> Forecast:
+        times = times or self.times
+        computing = self.computing(way.devices)
+        buckets = self._buckets[bucket_bytes] if way.devices > 1 else ()
+        found = exchanged(computing, buckets, lambda nbytes: times.seconds(way, nbytes), self._overlap)
+        step_s = computing.seconds + found.exposed_s
+        return Forecast(
+            way.strategy,
+            way.devices,
+            bucket_bytes,
+            way.pieces,
+            computing.seconds,
+            found.seconds,
+            found.seconds - found.exposed_s,
+            found.exposed_s,
+            step_s,
+            self._recipe.batch_size / step_s,
+            self.computing(1).seconds / (way.devices * step_s),
+            times.traffic(way),
+        )
+
+
+def _speed(forecast: Forecast) -> tuple[float, int]:
+    """Sorts by time, and simple ways before others that are as fast but for rounding."""
+    return float(f"{forecast.step_s:.9g}"), forecast.pieces
+
+
+def _numbers(most: int, count: int, hosts: list[int]) -> list[int]:
+    """For which numbers of devices the curve has a point: all, or powers of two, whole hosts, and `count`."""
+    if most <= _POINTS:
+        return list(range(1, most + 1))
+    powers = [1 << power for power in range(most.bit_length())]
+    return sorted({*powers, hosts[0], count, most})

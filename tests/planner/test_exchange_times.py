@@ -1,0 +1,63 @@
+"""Times of exchanges: as simulated, with few simulations."""
+
+from __future__ import annotations
+
+import pytest
+
+from samegrad.planner import exchange_times
+from samegrad.planner.exchange_times import ExchangeTimes, Way
+from samegrad.simulator import Simulation, simulate
+from samegrad.strategy import Strategy
+from samegrad.topology import Topology
+
+SIZES = [1e4, 3e8, 1e6, 2e7, 5e6, 1e5, 2.5e8, 1e6]
+
+
+@pytest.fixture
+def simulations(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The sizes that have been simulated."""
+    seen: list[float] = []
+
+    def counted(schedule: object, topology: object, nbytes: float) -> Simulation:
+        seen.append(nbytes)
+        return simulate(schedule, topology, nbytes)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(exchange_times, "simulate", counted)
+    return seen
+
+
+@pytest.mark.parametrize("name", ["sharded", "one-device", "ring", "halving-doubling"])
+def test_without_latency_one_simulation_tells_all(name: str, simulations: list[float]) -> None:
+    times = ExchangeTimes(Topology.preset("pcie-switch-4"), 8)
+    way = Way(Strategy(name), 4)
+    for nbytes in SIZES:
+        exact = simulate(times.schedule(way), times.topology, nbytes).seconds
+        assert times.seconds(way, nbytes) == pytest.approx(exact, rel=1e-9)
+    assert len(simulations) == 1
+    assert times.error == 0
+
+
+@pytest.mark.parametrize("way", [Way(Strategy("sharded"), 8), Way(Strategy("one-device"), 8, 4)])
+def test_with_latency_what_is_interpolated_is_as_exact_as_it_says(way: Way, simulations: list[float]) -> None:
+    times = ExchangeTimes(Topology.preset("ethernet-4x2@25Gb"), 8)
+    for nbytes in [*SIZES, *(nbytes * 1.3 for nbytes in SIZES)]:
+        exact = simulate(times.schedule(way), times.topology, nbytes).seconds
+        assert times.seconds(way, nbytes) == pytest.approx(exact, rel=5e-3)
+    assert len(simulations) < len(SIZES)
+    assert times.error <= 5e-3
+
+
+def test_traffic_grows_with_the_subtrees() -> None:
+    times = ExchangeTimes(Topology.preset("pcie-switch-4"), 8)
+    assert times.traffic(Way(Strategy("sharded"), 4)) == 1.5
+    # {01}{2} | {3}{45} | {67}: the first two send two sums of 2/3 M each, and all send what they have added
+    assert times.traffic(Way(Strategy("sharded"), 3)) == 2
+    assert times.traffic(Way(Strategy("sharded"), 3, 4)) == 2
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 8])
+def test_no_pipeline_is_faster_than_its_busiest_link(pieces: int) -> None:
+    times = ExchangeTimes(Topology.preset("dgx-1v"), 8)
+    for name in ("sharded", "binomial-tree", "halving-doubling", "one-device"):
+        way = Way(Strategy(name), 8, pieces)
+        assert times.seconds(way, 1e8) >= times.least_seconds(way, 1e8) * (1 - 1e-9)
