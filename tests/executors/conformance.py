@@ -46,16 +46,22 @@ def _contribution(nodes: Sequence[Node], node: Node, sizes: FlatSizes, flat: int
 
 
 def check_exchange(
-    group: Group, schedule: Schedule, sizes: FlatSizes, absent: Sequence[set[int]] = (set(),), follows_tree: bool = True
+    group: Group,
+    schedule: Schedule,
+    sizes: FlatSizes,
+    absent: Sequence[set[int]] = (set(),),
+    follows_tree: bool = True,
+    private: Sequence[bool] = (True, False),
 ) -> None:
-    """Called by every rank: runs `schedule`, a sum of any kind, once for each of `absent` (the leaves that are), twice
-    over: with the result in memory of its own, and left where it is. Compares with the sum along the tree if the
-    schedule `follows_tree`, else with the schedule on plain tensors.
+    """Called by every rank: runs `schedule`, a sum of any kind, once for each of `absent` (the leaves that are), with the
+    result in memory of its own (`private`), and left where it is. Compares with the sum along the tree if the schedule
+    `follows_tree`, else with the schedule on plain tensors.
     """
     cut, device = schedule.cut, getattr(group, "device", torch.device("cpu"))
     nodes = [each.node for each in cut.contributions()]
     out = [torch.full((numel,), 77, dtype=dtype, device=device) for dtype, numel in sizes]
-    for own in (out, None):
+    for is_private in private:
+        own = out if is_private else None
         exchange = group.prepare(schedule, sizes, "x", own)
         for turn, missing in enumerate(absent):
             present = {node for node in nodes if set(leaves_of(node, cut.leaves)) - missing}

@@ -61,9 +61,9 @@ def conform(store: str) -> int:
     groups: list[Group] = [world.host, joined(store, world.size)]
     sizes = [(torch.float32, 1000), (torch.float32, 0), (torch.bfloat16, 1), (torch.float64, max(world.size - 1, 1))]
     found = schedules(world.size)
-    for schedule, follows_tree in found:
+    for number, (schedule, follows_tree) in enumerate(found):
         for group in groups:
-            check_exchange(group, schedule, sizes, follows_tree=follows_tree)
+            check_exchange(group, schedule, sizes, follows_tree=follows_tree, private=[number % 2 == 0])
     dist.destroy_process_group()
     return len(found) * len(groups)
 
