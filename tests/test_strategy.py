@@ -28,6 +28,31 @@ def test_json_in_and_out(settings: dict[str, Any]) -> None:
     assert Strategy.from_json(json.loads(json.dumps(strategy.to_json()))) == strategy
 
 
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_json_text_in_the_place_of_a_name(settings: dict[str, Any]) -> None:
+    strategy = Strategy(**settings)
+    assert Strategy.of(json.dumps(strategy.to_json())) == strategy
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "expected a name or JSON"),
+        ('{"algorithm": 3}', "algorithm: expected text; got '3'"),
+        ('{"algorithm": "servers", "helpers": true}', "helpers: expected a whole number"),
+        (
+            '{"algorithm": "rings", "orders": [0, 1]}',
+            r"orders: expected a list of lists of whole numbers; got '\[0, 1\]'",
+        ),
+        ('{"algorithm": "rings", "speeds": [1.5]}', "speeds: expected a list of whole numbers"),
+        ('{"algorithm": "hierarchical", "ways": "sharded"}', "ways: expected a list of text"),
+    ],
+)
+def test_text_that_is_no_strategy(text: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        Strategy.of(text)
+
+
 def test_a_name_or_a_strategy() -> None:
     assert Strategy.of("ring") == Strategy.of(Strategy("ring")) == Strategy("ring")
     assert set(STRATEGIES) == {*ALGORITHMS, NATIVE}

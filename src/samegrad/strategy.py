@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +68,13 @@ class Strategy:
 
     @classmethod
     def of(cls, strategy: Strategy | str) -> Strategy:
-        """The strategy itself, or that of a name."""
+        """The strategy itself, that of a name, or that of JSON text with the record of `to_json`."""
+        if isinstance(strategy, str) and strategy.lstrip().startswith("{"):
+            try:
+                record = json.loads(strategy)
+            except (ValueError, RecursionError) as error:
+                raise ConfigurationError(f"strategy: expected a name or JSON; {error} in {strategy[:80]}") from None
+            return cls.from_json(record)
         return strategy if isinstance(strategy, Strategy) else cls(strategy)
 
     @property
@@ -118,12 +125,41 @@ class Strategy:
                 f"strategy: {'unknown fields ' + ', '.join(unknown) if unknown else 'there is no algorithm in it'}; "
                 f"was it written by a newer version of samegrad?"
             )
+        for name, value in record.items():
+            kind, nested = _SHAPES[name]
+            if not _has_shape(value, kind, nested):
+                raise ConfigurationError(f"strategy: {name}: expected {_WORDS[kind, nested]}; got {str(value)[:80]!r}")
         return cls(**{name: _as_tuple(value) for name, value in record.items()})
 
 
 def default_strategy(ranks: int) -> Strategy:
     """What is used where nothing is said: the fastest one for ranks that share memory."""
     return Strategy("one-shot" if ranks <= 2 else "sharded")
+
+
+_SHAPES: dict[str, tuple[type, int]] = {
+    "algorithm": (str, 0),
+    "helpers": (int, 0),
+    "share": (str, 0),
+    "groups": (int, 2),
+    "orders": (int, 2),
+    "ways": (str, 1),
+    "speeds": (int, 1),
+}
+"""The kind of value in each field of a record, and in how many lists it stands."""
+_WORDS = {
+    (str, 0): "text",
+    (int, 0): "a whole number",
+    (str, 1): "a list of text",
+    (int, 1): "a list of whole numbers",
+    (int, 2): "a list of lists of whole numbers",
+}
+
+
+def _has_shape(value: Any, kind: type, nested: int) -> bool:
+    if nested:
+        return isinstance(value, list) and all(_has_shape(each, kind, nested - 1) for each in value)
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _as_tuple(value: Any) -> Any:

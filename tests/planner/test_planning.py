@@ -185,3 +185,9 @@ def test_json() -> None:
 def test_large_topologies_have_few_points() -> None:
     made = plan(Workload.known("lenet", 0.1, 0.2, 256), Topology.preset("ethernet-4x6@25Gb"), Recipe(shards=24))
     assert [each.devices for each in made.curve] == [1, 2, 4, 6, 8, 16, 24]
+
+
+def test_too_many_devices_to_simulate_all_ways() -> None:
+    cluster = Topology.preset("ethernet-512x4@25Gb")
+    with pytest.raises(ConfigurationError, match=r"over 2048 devices .* plan for 1024 at most \(--devices 1024\)"):
+        plan(one_gradient(4), cluster, Recipe(batch_size=4096, shards=2048))

@@ -87,7 +87,9 @@ def plan(
     ] = None,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print one line of JSON, with the strategy of the fastest way.", metavar=""),
+        typer.Option(
+            "--json", help="Print one line of JSON, which samegrad train --strategy takes in a file.", metavar=""
+        ),
     ] = False,
     debug: Debug = False,
 ) -> None:

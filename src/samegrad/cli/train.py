@@ -11,6 +11,7 @@ import typer
 
 from samegrad.cli import INTERRUPTED
 from samegrad.cli.resuming import given_options, resumed
+from samegrad.cli.strategy_file import strategy_text
 from samegrad.data import DATA
 from samegrad.recipe import PRECISIONS, Precision
 from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, UPDATES, SaveEvery, TrainJob, Update
@@ -234,8 +235,8 @@ def train(
         typer.Option(
             help="How the gradients of the devices are added up: auto, or one of `samegrad schedule --list`, such as "
             "sharded or halving-doubling; with --inexact also ring and others, and native: what the backend (Gloo, "
-            "NCCL) does.",
-            metavar="NAME",
+            "NCCL) does; or a file ending in .json that `samegrad plan --json` has written.",
+            metavar="NAME|FILE",
             rich_help_panel=_DEVICES,
         ),
     ] = _DEFAULT.strategy,
@@ -330,7 +331,7 @@ def train(
         precision=cast(Precision, precision),
         compile=compile,
         inexact=inexact,
-        strategy=strategy,
+        strategy=strategy_text(strategy),
         shares=_parse_numbers(shares),
         update=cast(Update, update),
         loader_workers=loader_workers,

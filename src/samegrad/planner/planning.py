@@ -13,7 +13,10 @@ from samegrad.planner.workload import Workload
 from samegrad.recipe import Recipe
 from samegrad.topology.graph import Topology
 
-__all__ = ["plan"]
+__all__ = ["MOST_DEVICES", "plan"]
+
+MOST_DEVICES = 1024
+"""More would take minutes."""
 
 _BUCKET_BYTES = (None, 25e6, 5e6, 1e6)
 _PIECES = (1, 4, 16)
@@ -32,7 +35,7 @@ def plan(
     """Which way of adding up gradients is the fastest on the first `devices` devices, and how fast that is.
 
     recipe: its batch size, shards, and whether it is exact count; `Recipe()` if None.
-    devices: all if None, but at most one for each shard.
+    devices: all if None, but at most one for each shard; at most 1,024.
     overlap: False is what a Trainer does: all gradients are exchanged at once, after backward. True is for a loop of
         your own that exchanges buckets while backward goes on; then sizes of buckets and pipelines are tried, too.
 
@@ -40,10 +43,15 @@ def plan(
     """
     recipe = recipe or Recipe()
     there = len(topology.devices)
-    most = min(there, recipe.shards)
-    count = most if devices is None else devices
+    count = min(there, recipe.shards) if devices is None else devices
     if not isinstance(count, int) or not 1 <= count <= there:
         raise ConfigurationError(f"plan: devices must be from 1 to {there}, those of {topology.name}; got {devices!r}")
+    if count > MOST_DEVICES:
+        raise ConfigurationError(
+            f"plan: all ways over {count} devices would take too long to simulate; plan for {MOST_DEVICES} at most "
+            f"(--devices {MOST_DEVICES}), or look at single ways with samegrad simulate"
+        )
+    most = min(there, recipe.shards, MOST_DEVICES)
     made = _Planning(workload, recipe, ExchangeTimes(topology, recipe.shards), overlap)
     forecasts = made.ranked(count)
     curve = tuple(

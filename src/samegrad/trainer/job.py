@@ -74,8 +74,8 @@ class TrainJob:
     lr_rule, base_batch_size: see `scaled_rate`. warmup_epochs: over how many epochs the rate grows from `lr` to the
         scaled one; may be a fraction.
     data_dir: a folder with the files of the data set; None where it is not read from files, or for the default folder.
-    strategy: how the devices' gradients are added up, one of `samegrad.strategy.STRATEGIES`; "auto" leaves it to the
-        trainer.
+    strategy: how the devices' gradients are added up, one of `samegrad.strategy.STRATEGIES`, or a `Strategy` as JSON
+        text; "auto" leaves it to the trainer.
     shares: how fast each device is, in the order of the devices; None for equal ones.
     out: the folder for metrics and checkpoints; None to write nothing.
     loader_workers: processes that read for each device, see `samegrad.trainer.loading.Loading`.
@@ -143,7 +143,7 @@ class TrainJob:
         if self.strategy != AUTO:
             from samegrad.strategy import Strategy  # which needs numpy: a tenth of a second
 
-            Strategy(self.strategy).check(exact=not self.inexact)
+            Strategy.of(self.strategy).check(exact=not self.inexact)
 
     @property
     def recipe(self) -> Recipe:

@@ -1,0 +1,42 @@
+"""`--strategy FILE`: what `samegrad plan --json` has written, instead of a name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from samegrad.errors import ConfigurationError, DataMissing
+
+__all__ = ["strategy_text"]
+
+_LARGEST_FILE = 1 << 28
+
+
+def strategy_text(given: str) -> str:
+    """`given` itself if it is a name or JSON; of a JSON file, the strategy in it as JSON text.
+
+    Raises ConfigurationError, which names the file, for one that holds none; DataMissing if it cannot be read.
+    """
+    if not given.endswith(".json"):
+        return given
+    path = Path(given)
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise ConfigurationError(f"--strategy {given}: too large for a strategy")
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError as error:
+        raise DataMissing(f"--strategy {given}: could not be read: {error.strerror or error}") from error
+    expected = "expected what samegrad plan --json prints, or a strategy with its algorithm"
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"--strategy {given}: {expected}; {error}") from None
+    found = record.get("strategy", record) if isinstance(record, dict) else None
+    if not isinstance(found, dict) or "algorithm" not in found:
+        raise ConfigurationError(f"--strategy {given}: {expected}; got neither")
+    from samegrad.strategy import Strategy
+
+    try:
+        return json.dumps(Strategy.from_json(found).to_json())
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--strategy {given}: {error}") from None
