@@ -26,6 +26,7 @@ SETTINGS: list[dict[str, Any]] = [
 def test_json_in_and_out(settings: dict[str, Any]) -> None:
     strategy = Strategy(**settings)
     assert Strategy.from_json(json.loads(json.dumps(strategy.to_json()))) == strategy
+    assert Strategy.from_json(strategy.to_json()) == strategy
 
 
 @pytest.mark.parametrize("settings", SETTINGS)

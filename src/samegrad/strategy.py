@@ -158,9 +158,9 @@ _WORDS = {
 
 def _has_shape(value: Any, kind: type, nested: int) -> bool:
     if nested:
-        return isinstance(value, list) and all(_has_shape(each, kind, nested - 1) for each in value)
+        return isinstance(value, list | tuple) and all(_has_shape(each, kind, nested - 1) for each in value)
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _as_tuple(value: Any) -> Any:
-    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+    return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value
