@@ -53,9 +53,9 @@ def check_exchange(
     follows_tree: bool = True,
     private: Sequence[bool] = (True, False),
 ) -> None:
-    """Called by every rank: runs `schedule`, a sum of any kind, once for each of `absent` (the leaves that are), with the
-    result in memory of its own (`private`), and left where it is. Compares with the sum along the tree if the schedule
-    `follows_tree`, else with the schedule on plain tensors.
+    """Called by every rank: runs `schedule`, a sum of any kind, once for each of `absent` (the leaves that are), with
+    the result in memory of its own (`private`), and left where it is. Compares with the sum along the tree if the
+    schedule `follows_tree`, else with the schedule on plain tensors.
     """
     cut, device = schedule.cut, getattr(group, "device", torch.device("cpu"))
     nodes = [each.node for each in cut.contributions()]
