@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.planner.works import even_workload, one_gradient
 
-from samegrad.errors import ConfigurationError
+from samegrad.errors import ConfigurationError, TopologyError
 from samegrad.planner import Plan, Workload, plan
 from samegrad.planner.candidates import label
 from samegrad.recipe import Recipe
@@ -191,3 +191,23 @@ def test_too_many_devices_to_simulate_all_ways() -> None:
     cluster = Topology.preset("ethernet-512x4@25Gb")
     with pytest.raises(ConfigurationError, match=r"over 2048 devices .* plan for 1024 at most \(--devices 1024\)"):
         plan(one_gradient(4), cluster, Recipe(batch_size=4096, shards=2048))
+
+
+def test_ways_without_routes_are_left_out() -> None:
+    # Four devices in a circle of links, 0-2-1-3: devices forward nothing, so only rings in this order have routes.
+    nodes = tuple(Node(f"gpu{number}", Kind.DEVICE) for number in range(4))
+    links = tuple(Link(f"gpu{a}", f"gpu{b}", 1e9) for a, b in ((0, 2), (2, 1), (1, 3), (3, 0)))
+    circle = Topology("circle", nodes, links)
+    made = plan(one_gradient(10_000_000), circle, Recipe(exact=False))
+    assert {each.strategy.algorithm for each in made.forecasts} == {"rings", "two-way-rings"}
+    assert made.fastest.exchange_s == pytest.approx(2 * 3 / 4 * 10e6 / 2e9)
+    assert [each.devices for each in made.curve] == [1, 4]  # no way has all its routes among the first two, or three
+    with pytest.raises(TopologyError, match="no route from gpu"):
+        plan(one_gradient(10_000_000), circle, devices=2)
+
+
+def test_small_models_have_buckets_too() -> None:
+    work = Workload.known("lenet", 0.003, 0.006, 256)
+    best = plan(work, Topology.preset("ethernet-4x1@1Gb"), Recipe(shards=4), overlap=True).fastest
+    assert best.bucket_bytes == work.nbytes / 2
+    assert best.hidden_s > 0

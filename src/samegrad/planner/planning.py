@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from samegrad.errors import ConfigurationError
+from collections.abc import Sequence
+from contextlib import suppress
+
+from samegrad.errors import ConfigurationError, TopologyError
 from samegrad.planner.bucketing import Bucket, bucketing
 from samegrad.planner.candidates import candidates, hosts_of
 from samegrad.planner.exchange_times import ExchangeTimes, Way
@@ -18,7 +21,8 @@ __all__ = ["MOST_DEVICES", "plan"]
 MOST_DEVICES = 1024
 """More would take minutes."""
 
-_BUCKET_BYTES = (None, 25e6, 5e6, 1e6)
+_SMALL = 5e6  # bytes of gradients that are cut into halves and eighths
+_BUCKET_BYTES = (25e6, 5e6, 1e6)
 _PIECES = (1, 4, 16)
 _PLAIN = (1, None)  # pieces, and bytes of a bucket
 _POINTS = 8  # of the curve, between one device and all
@@ -39,7 +43,8 @@ def plan(
     overlap: False is what a Trainer does: all gradients are exchanged at once, after backward. True is for a loop of
         your own that exchanges buckets while backward goes on; then sizes of buckets and pipelines are tried, too.
 
-    Raises ConfigurationError if there are not so many devices or shards, TopologyError if devices have no route.
+    Raises ConfigurationError if there are not so many devices or shards, TopologyError if no way has the
+    routes it needs.
     """
     recipe = recipe or Recipe()
     there = len(topology.devices)
@@ -54,10 +59,7 @@ def plan(
     most = min(there, recipe.shards, MOST_DEVICES)
     made = _Planning(workload, recipe, ExchangeTimes(topology, recipe.shards), overlap)
     forecasts = made.ranked(count)
-    curve = tuple(
-        forecasts[0] if number == count else made.ranked(number, like=forecasts[0])[0]
-        for number in _numbers(most, count, hosts_of(topology, most))
-    )
+    curve = made.curve(forecasts[0], _numbers(most, count, hosts_of(topology, most)))
     limit = made.limit(forecasts[0]) if count > 1 else None
     return Plan(
         workload,
@@ -83,7 +85,9 @@ class _Planning:
         self._workload, self._recipe, self._overlap = workload, recipe, overlap
         self._computing: dict[int, Computing] = {}
         self._buckets: dict[float | None, tuple[Bucket, ...]] = {}
-        for size in _BUCKET_BYTES if overlap else (None,):  # sizes that make different buckets
+        nbytes = workload.nbytes
+        sizes = _BUCKET_BYTES if nbytes > _SMALL else (nbytes / 2, nbytes / 8)
+        for size in (None, *sizes) if overlap else (None,):  # sizes that make different buckets
             made = bucketing(workload.gradients, size)
             if made not in self._buckets.values():
                 self._buckets[size] = made
@@ -98,7 +102,15 @@ class _Planning:
         """The forecasts of all strategies, the fastest first; with overlap also with buckets and pipelines, those of
         `like` if given."""
         ways = [Way(strategy, devices) for strategy in candidates(self.times.topology, devices, self._recipe.exact)]
-        found = sorted((self._forecast(way, None) for way in ways), key=_speed)
+        found, problems = [], []
+        for way in ways:
+            try:
+                found.append(self._forecast(way, None))
+            except TopologyError as error:  # a way between devices that have no route to each other
+                problems.append(error)
+        if not found:
+            raise problems[0]
+        found.sort(key=_speed)
         if self._overlap and devices > 1:
             cuts = [(pieces, size) for size in self._buckets for pieces in _PIECES]
             if like is not None:
@@ -109,6 +121,17 @@ class _Planning:
                     way = Way(plain.strategy, devices)
                     found += [self._forecast(way._replace(pieces=n), size) for n, size in cuts if (n, size) != _PLAIN]
         return tuple(sorted(found, key=_speed))
+
+    def curve(self, fastest: Forecast, numbers: Sequence[int]) -> tuple[Forecast, ...]:
+        """The fastest way for each of `numbers` devices among which there is one; `fastest` for its own."""
+        found = []
+        for number in numbers:
+            if number == fastest.devices:
+                found.append(fastest)
+            else:
+                with suppress(TopologyError):
+                    found.append(self.ranked(number, like=fastest)[0])
+        return tuple(found)
 
     def _least_step_s(self, plain: Forecast) -> float:
         """What no buckets and no pipeline make faster."""
