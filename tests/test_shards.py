@@ -186,6 +186,14 @@ def test_many_shards_are_shared_out_quickly() -> None:
     assert sum(len(subtrees(part, 256)) for part in cut) == 64
 
 
+@pytest.mark.parametrize("leaves", [0, -3])
+def test_a_minibatch_has_a_shard(leaves: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"at least one shard; got {leaves}"):
+        shares(leaves, 2)
+    with pytest.raises(ConfigurationError, match=f"at least one device; got {leaves}"):
+        shares(2, leaves)
+
+
 def test_more_ranks_than_shards_are_refused_with_the_option_that_helps() -> None:
     with pytest.raises(ConfigurationError, match="9 devices cannot share 8 shards") as caught:
         shares(8, 9)

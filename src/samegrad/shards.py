@@ -75,8 +75,12 @@ def shares(leaves: int, ranks: int, speeds: Sequence[float] | None = None) -> li
     The slowest rank ends as early as possible; of the cuts that are equally fast, the one with the fewest subtrees is
     taken, since every subtree is exchanged; of those, the one that gives the first ranks the most leaves.
 
-    Raises ConfigurationError when there are more ranks than leaves, or speeds that are not positive.
+    Raises ConfigurationError for no leaves or ranks, more ranks than leaves, or speeds that are not positive.
     """
+    if leaves < 1:
+        raise ConfigurationError(f"a minibatch is cut into at least one shard; got {leaves}")
+    if ranks < 1:
+        raise ConfigurationError(f"shards are shared out over at least one device; got {ranks}")
     if ranks > leaves:
         raise ConfigurationError(
             f"{ranks} devices cannot share {leaves} shards: a device needs at least one. Use at most {leaves} "

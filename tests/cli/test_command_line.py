@@ -154,7 +154,7 @@ def test_a_folder_that_cannot_be_written_is_found_before_training(
             WorkerFailed("rank 1 raised KeyError\nIts traceback: ..."),
             "error: rank 1 raised KeyError Its traceback: ...",
         ),
-        (KeyError("x"), "error: unexpected KeyError: 'x' This is a fault of samegrad; run with --debug"),
+        (KeyError("x"), "error: unexpected KeyError: 'x' This is a fault of samegrad; see samegrad --debug ..."),
     ],
 )
 def test_a_traceback_is_shown_with_debug_only(

@@ -48,6 +48,19 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in out.splitlines() if line and line.split()[0] in ALGORITHMS] == list(ALGORITHMS)
 
 
+def test_list_in_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    _, out, _ = run("--list", capsys)
+    assert set(ALGORITHMS) <= set(out.split())
+    assert "…" not in out
+
+
+def test_debug_shows_where_it_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run("rin --debug", capsys)
+    assert code == 1
+    assert err.startswith("Traceback")
+
+
 def test_options_of_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run("hierarchical -n 8 --shards 12 --groups 4,4 --ways sharded,binomial-tree", capsys)
     assert "hierarchical: all-reduce of M bytes over 8 ranks that share 12 shards" in out
@@ -85,6 +98,12 @@ def test_written_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         ("ring --pieces 0", "a pipeline has at least one piece"),
         ("ring --helpers 1", "every rank must hold leaves"),
         ("sharded -n 8 --shards 4", "8 devices cannot share 4 shards"),
+        ("sharded --shards 0", "at least one shard; got 0"),
+        ("sharded --shards -3", "at least one shard; got -3"),
+        ("sharded --shards 1048577", "--shards 1048577: a minibatch is cut into at most 1048576 shards"),
+        ("sharded -n 0 --shards 4", "at least one device; got 0"),
+        ("hierarchical --ways foo,ring", "hierarchical: 'foo' is no way"),
+        ("hierarchical --ways sharded,ring", "hierarchical: 'ring' is no way"),
         ("hierarchical --groups 2,x", "--groups: expected whole numbers with commas, as 2,2; got '2,x'"),
         ("hierarchical --groups 2,3", "do not add up to the 4 members"),
         ("ring --groups 2,2", "ring takes no groups"),

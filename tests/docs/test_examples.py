@@ -1,12 +1,14 @@
 """The code in the documentation runs: the Python blocks of a page in order, in one namespace, in an empty folder.
 
 A block that cannot run here is preceded by `<!-- not run: why -->`. A block of text (```text) right after one of Python
-is what that prints. `<!-- slow -->` anywhere in a page makes its test one of the slow ones.
+is what that prints; one right after a command line (```sh) is what this prints. `<!-- slow -->` anywhere in a page
+makes its test one of the slow ones.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import shlex
 from pathlib import Path
@@ -17,6 +19,8 @@ import torch
 import typer
 from docs.hooks.command_line import commands
 from tests.docs.pages import PAGES, ROOT, command_lines, fences
+
+from samegrad.cli import main
 
 
 def _marks(page: Path) -> list[pytest.MarkDecorator]:
@@ -52,6 +56,18 @@ def test_python_blocks_run(
             printed = None
         else:
             printed = None
+
+
+def test_what_command_lines_print_is_true(capsys: pytest.CaptureFixture[str]) -> None:
+    compared = 0
+    for page in PAGES:
+        for command, output in itertools.pairwise(fences(page)):
+            if (command.language, output.language) == ("sh", "text"):
+                with pytest.raises(SystemExit):
+                    main(shlex.split(command.text)[1:])
+                assert capsys.readouterr().out == output.text, f"{page.name}:{output.line}"
+                compared += 1
+    assert compared
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)

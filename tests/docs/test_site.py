@@ -74,6 +74,11 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
         assert not re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//", path.read_text(encoding="utf-8")), path.name
 
 
+def test_the_picture_of_a_ring_is_drawn(site: Path) -> None:
+    assert 'src="assets/ring.svg"' in (site / "schedules.html").read_text(encoding="utf-8")
+    assert (site / "assets" / "ring.svg").read_bytes().startswith(b"<?xml")
+
+
 def test_the_search_finds_text_of_a_page_without_a_server(site: Path) -> None:
     index = (site / "search" / "search_index.js").read_text(encoding="utf-8")
     assert index.startswith("var __index = ")

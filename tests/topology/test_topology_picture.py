@@ -53,7 +53,7 @@ def test_a_picture_has_a_box_for_each_node_and_a_line_for_each_link() -> None:
     assert "NVLink 2: 18.0 GB/s" in [text.get_text() for text in legend.get_texts()]
 
 
-@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf", "PNG"])
 def test_files(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"picture.{ending}"
     save_picture(Topology.preset("pcie-switch-2"), path)

@@ -93,7 +93,10 @@ def run(arguments: list[str] | None = None) -> NoReturn:
             print(f"error: standard output could not be written: {error.strerror}", file=sys.stderr)
         else:
             kind = type(error).__name__
-            print(f"error: unexpected {kind}: {error}\nThis is a fault of samegrad; run with --debug", file=sys.stderr)
+            print(
+                f"error: unexpected {kind}: {error}\nThis is a fault of samegrad; see samegrad --debug ...",
+                file=sys.stderr,
+            )
         _forget_output()
         sys.exit(1)
     sys.exit(0)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from samegrad.cli.train import Debug
 from samegrad.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def schedule(
         bool, typer.Option("--json", help="Print the schedule as JSON, nothing else.", metavar="")
     ] = False,
     list_all: Annotated[bool, typer.Option("--list", help="List the algorithms.", metavar="")] = False,
+    debug: Debug = False,
 ) -> None:
     from samegrad.cli.schedule_display import list_algorithms, show_schedule
 
@@ -96,12 +98,14 @@ def _build(
 ) -> Schedule:
     from samegrad.schedules.catalog import algorithm, build, build_for
     from samegrad.schedules.compose import pipelined
-    from samegrad.schedules.cut import Cut
+    from samegrad.schedules.cut import MOST_LEAVES, Cut
     from samegrad.shards import shares
 
     if shards is None:
         made = build(name, ranks, helpers, collective, options)
     else:
+        if shards > MOST_LEAVES:
+            raise ConfigurationError(f"--shards {shards}: a minibatch is cut into at most {MOST_LEAVES} shards")
         more = algorithm(name).helpers if helpers is None else helpers
         made = build_for(name, Cut.of(shares(shards, ranks), shards, more), collective, options)
     return made if pieces == 1 else pipelined(made, pieces)

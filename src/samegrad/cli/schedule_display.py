@@ -22,8 +22,9 @@ _MOST_LINES = 200
 def list_algorithms() -> None:
     """The algorithms, a row each."""
     table = Table(box=None, pad_edge=False)
-    for heading in ("algorithm", "what happens", "same bits for any number of devices"):
-        table.add_column(heading, header_style="cyan")
+    table.add_column("algorithm", header_style="cyan", no_wrap=True)
+    for heading in ("what happens", "same bits for any number of devices"):
+        table.add_column(heading, header_style="cyan", overflow="fold")
     for each in ALGORITHMS.values():
         table.add_row(each.name, each.summary, "yes" if each.follows_tree else "no")
     Console(highlight=False).print(table)

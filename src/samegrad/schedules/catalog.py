@@ -39,7 +39,9 @@ class Algorithm:
 
     follows_tree: whether it adds along the tree over the leaves, so that the bits do not depend on the number of ranks.
     helpers: ranks without leaves that it has when only the number of the others is given.
-    takes: the fields of `Options` that it knows.
+    phases: builds it. All builders have this one signature, so that whoever calls them need not know which one it is;
+        those of algorithms that take no options ignore theirs, which are empty.
+    takes: the fields of `Options` that it knows; others are refused before `phases` is called.
     """
 
     name: str

@@ -50,6 +50,7 @@ def hierarchical(cut: Cut, options: Options) -> Phases:
             f"hierarchical: {len(groups)} levels of groups need {len(groups) + 1} ways, the last one between the "
             f"outermost groups; got {', '.join(names)}"
         )
+    ways = [way_named("hierarchical", name) for name in names]
     members = count
     for sizes in groups:
         if sum(sizes) != members or min(sizes) < 1:
@@ -57,9 +58,9 @@ def hierarchical(cut: Cut, options: Options) -> Phases:
                 f"hierarchical: groups of {', '.join(map(str, sizes))} do not add up to the {members} members there are"
             )
         members = len(sizes)
-    level = way_named("hierarchical", names[-1])
-    for sizes, name in zip(reversed(groups), reversed(names[:-1]), strict=True):
-        level = in_groups(sizes, way_named("hierarchical", name), level)
+    level = ways[-1]
+    for sizes, inner in zip(reversed(groups), reversed(ways[:-1]), strict=True):
+        level = in_groups(sizes, inner, level)
     chunks = level.chunks(count)
     if chunks > _MOST_CHUNKS and any(len(set(sizes)) > 1 for sizes in groups):
         raise ConfigurationError(

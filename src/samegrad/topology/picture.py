@@ -30,10 +30,11 @@ def save_picture(topology: Topology, path: Path) -> None:
 
     Raises ConfigurationError for another ending, and for more than 400 nodes; OutputError.
     """
-    if path.suffix not in (".png", ".svg", ".pdf"):
+    ending = path.suffix.lower()
+    if ending not in (".png", ".svg", ".pdf"):
         raise ConfigurationError(f"{path}: a picture ends in .png, .svg or .pdf; got {path.suffix or 'no ending'!r}")
     figure, image = draw(topology), io.BytesIO()
-    figure.savefig(image, format=path.suffix[1:], dpi=200)
+    figure.savefig(image, format=ending[1:], dpi=200)
     try:
         write_atomically(path, image.getvalue())
     except OSError as error:
