@@ -92,7 +92,8 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_result(
     again = train("--resume", out)
     assert (again.returncode, again.stderr) == (
         1,
-        f"error: --resume {out}: all {EPOCHS} epochs are done; nothing is left to do\n",
+        f"error: --resume {out}: all {EPOCHS} epochs are done; nothing is left to do. A run cannot be made longer: "
+        "begin a new one with more --epochs\n",
     )
 
 

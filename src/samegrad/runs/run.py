@@ -21,6 +21,7 @@ __all__ = ["Run", "State", "read_run"]
 State = Literal["finished", "running", "stopped"]
 
 _MOST = 1e100  # of a figure; with larger ones, sums and scales would become infinite
+_NO_FACTS = ("data_dir", "save_every", "keep")
 _FIGURES = ("train_loss", "test_loss", "test_accuracy", "seconds", "samples_per_second")
 
 
@@ -30,7 +31,7 @@ class Run:
 
     facts: those of report.json if it is finished; else what its newest checkpoint says of the job, maybe nothing.
     epochs: the records of metrics.jsonl, by epoch, each of which has at least "epoch" and figures or None.
-    notes: what is damaged in the folder.
+    notes: what is damaged in the folder. saved_epochs: how many are done by the newest checkpoint.
     """
 
     folder: str
@@ -38,13 +39,14 @@ class Run:
     facts: Mapping[str, Any] = field(default_factory=dict)
     epochs: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
+    saved_epochs: int = 0
 
     @property
     def epochs_done(self) -> int:
         """How many epochs are done and evaluated."""
         if self.epochs:
             return int(self.epochs[-1]["epoch"])
-        return int(self.facts["epochs"]) if self.state == "finished" else 0
+        return int(self.facts["epochs"]) if self.state == "finished" else self.saved_epochs
 
     @property
     def fingerprint(self) -> str | None:
@@ -114,8 +116,8 @@ def read_run(folder: str | Path) -> Run:
     report = _read_report(path / REPORT, notes)
     if report and not is_locked(path) and _is_of(report, epochs):
         return Run(str(folder), "finished", report, epochs, tuple(notes))
-    facts = _job_of(records[-1], notes) if records else {}
-    return Run(str(folder), "running" if is_locked(path) else "stopped", facts, epochs, tuple(notes))
+    facts, saved = _job_of(records[-1], notes) if records else ({}, 0)
+    return Run(str(folder), "running" if is_locked(path) else "stopped", facts, epochs, tuple(notes), saved)
 
 
 def _read_epochs(path: Path, notes: list[str]) -> tuple[Mapping[str, Any], ...]:
@@ -190,21 +192,19 @@ def _is_of(report: Mapping[str, Any], epochs: tuple[Mapping[str, Any], ...]) -> 
     return report["epochs"] == epochs[-1]["epoch"] and report.get("train_loss") == epochs[-1].get("train_loss")
 
 
-def _job_of(record: Path, notes: list[str]) -> Mapping[str, Any]:
-    """What the checkpoint says of the job; of a script's, what its recipe says."""
+def _job_of(record: Path, notes: list[str]) -> tuple[Mapping[str, Any], int]:
+    """What the checkpoint says of the job (of a script's, what its recipe says), and how many epochs are done there."""
     try:
         document = read_record(record)
+        done = int(document["position"]["epoch"])
         if REMEMBERED not in document["remembered"]:
-            return {name: document["recipe"][name] for name in ("batch_size", "shards", "seed", "threads")}
+            return {name: document["recipe"][name] for name in ("batch_size", "shards", "seed", "threads")}, done
         job = remembered_job(document, record)
-        return {
-            **{name: value for name, value in job.lasting().items() if name not in ("data_dir", "save_every", "keep")},
-            "lr": job.learning_rate,
-            "scaled_lr": job.scaled_rate,
-        }
+        lasting = {name: value for name, value in job.lasting().items() if name not in _NO_FACTS}
+        return {**lasting, "lr": job.learning_rate, "scaled_lr": job.scaled_rate}, done
     except (SamegradError, KeyError, TypeError, ValueError, OverflowError) as error:
         notes.append(f"{record}: cannot be read and is left out: {error}")
-        return {}
+        return {}, 0
 
 
 def _is_number(value: object) -> bool:

@@ -59,7 +59,7 @@ def check(topology: Topology) -> None:
 def unknown(name: str, known: Iterable[str]) -> str:
     """`name` in quotes, with the nearest of the `known` names if one is near."""
     near = difflib.get_close_matches(name, list(known)[:5000], n=1)
-    return f"{name!r}; did you mean {near[0]!r}?" if near else f"{name!r}"
+    return f"{name!r}; did you mean {near[0]!r}?" if near else f"{name!r}."
 
 
 def _reached(start: str, neighbours: dict[str, list[str]]) -> set[str]:

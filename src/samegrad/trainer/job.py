@@ -205,7 +205,10 @@ def resumed_job(place: str) -> tuple[TrainJob, Path]:
         )
     job = remembered_job(record, path)
     if record["position"]["epoch"] >= job.epochs:
-        raise ConfigurationError(f"--resume {place}: all {job.epochs} epochs are done; nothing is left to do")
+        raise ConfigurationError(
+            f"--resume {place}: all {job.epochs} epochs are done; nothing is left to do. "
+            f"A run cannot be made longer: begin a new one with more --epochs"
+        )
     return job, path.parent
 
 
