@@ -12,6 +12,7 @@ from benchmarks import bench_loading
 pytestmark = pytest.mark.dist
 
 
+@pytest.mark.slow
 def test_the_tiny_preset_measures_each_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "found.json"
     words = "bytes in memory,stream"

@@ -60,6 +60,7 @@ def test_report_page_and_show_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.dist
+@pytest.mark.slow
 def test_events_go_on_where_training_does(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     first = train(*OPTIONS, "--out", tmp_path, "--tensorboard", "--save-every", "20", "--keep", "9")

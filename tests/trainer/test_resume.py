@@ -137,7 +137,10 @@ def test_resumed_at_any_step_it_ends_as_without_a_break(optimizer: str, done: in
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "optimizer",
+    [name if name in ("adamw", "momentum") else pytest.param(name, marks=pytest.mark.slow) for name in OPTIMIZERS],
+)
 def test_stopped_on_4_workers_and_resumed_on_others(optimizer: str, tmp_path: Path) -> None:
     done = STEPS + 2
     ways: list[tuple[Update, Update, int]] = [("owner", "replicated", 3), ("replicated", "owner", 8)]
