@@ -12,6 +12,7 @@ from benchmarks import bench_checkpoint
 pytestmark = pytest.mark.dist
 
 
+@pytest.mark.slow
 def test_it_measures_the_disk_and_a_checkpoint_in_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, folder = tmp_path / "found.json", tmp_path / "saved"
     folder.mkdir()

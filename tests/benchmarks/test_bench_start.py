@@ -12,10 +12,8 @@ from benchmarks import bench_start
 pytestmark = pytest.mark.dist
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["plain PyTorch,train --devices cpu:1", pytest.param("torchrun,--resume lenet", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["plain PyTorch,train --devices cpu:1", "torchrun,--resume lenet"])
 def test_the_tiny_preset_measures_each_way(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "found.json"
     assert bench_start.main(["--preset", "tiny", "--ways", words, "--json", str(file)]) == 0

@@ -99,6 +99,7 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_result(
     )
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_goes_on_from_what_was_saved(fingerprint: str, tmp_path: Path) -> None:
     killed = start_and_signal(tmp_path, signal.SIGKILL, "--save-every", "5", "--keep", "3")
     assert killed.returncode == -signal.SIGKILL

@@ -95,6 +95,7 @@ def test_the_result_has_the_same_bits_on_any_number_of_devices(runs: dict[int, R
     assert results[0][1] > 0.9
 
 
+@pytest.mark.slow
 def test_a_strategy_that_depends_on_the_number_of_devices_has_to_be_allowed(runs: dict[int, Run]) -> None:
     refused = train("--epochs", "1", "--devices", "cpu:2", "--strategy", "ring", "--json")
     assert refused.returncode == 1

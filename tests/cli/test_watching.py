@@ -32,6 +32,7 @@ def samegrad(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.dist
+@pytest.mark.slow
 def test_report_page_and_show_agree(tmp_path: Path) -> None:
     runs = []
     for devices in ("cpu:1", "cpu:2"):

@@ -40,7 +40,7 @@ def test_every_transfer_between_ranks_is_an_arrow(name: str, leaves: int) -> Non
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("ranks", range(1, 6))
+@pytest.mark.parametrize("ranks", [1, 3, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (2, 4, 5))])
 def test_arrows_end_beside_boxes_and_nothing_leaves_the_page(name: str, ranks: int) -> None:
     figure = draw(build(name, ranks))
     (axes,) = figure.axes

@@ -182,6 +182,7 @@ def test_stopped_at_each_step(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.dist
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # all optimizers in one launch
 def test_stopped_on_4_workers_and_gone_on_with_on_3_1_or_8(tmp_path: Path) -> None:
     """With half of the optimizers first each rank updates all parameters and then its own only; else the reverse."""

@@ -116,9 +116,7 @@ def check(ended: Ended, alone: dict[str, Any], size: int, group: str) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize(
-    "ranks", [pytest.param(1, marks=pytest.mark.slow), 2, 3, pytest.param(4, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (1, 3, 4))])
 def test_torchrun_gives_the_result_of_one_process(ranks: int, script: Path, alone: dict[str, Any]) -> None:
     ended = torchrun(ranks, str(script), *(("launch", str(ranks)) if ranks > 2 else ()))
     check(ended, alone, ranks, "SharedMemoryGroup" if ranks > 1 else "SoloGroup")
@@ -129,7 +127,7 @@ def test_torchrun_gives_the_result_of_one_process(ranks: int, script: Path, alon
 @pytest.mark.parametrize(
     ("late", "how", "group"),
     [
-        (1, [], "SharedMemoryGroup"),
+        pytest.param(1, [], "SharedMemoryGroup", marks=pytest.mark.slow),
         pytest.param(0, [], "SharedMemoryGroup", marks=pytest.mark.slow),
         pytest.param(0, ["apart"], "ProcessGroup", marks=pytest.mark.slow),
         pytest.param(1, ["apart"], "ProcessGroup", marks=pytest.mark.slow),
