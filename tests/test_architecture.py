@@ -30,13 +30,14 @@ DRAWING = """\
     schedules
     recipe | shards | keys
     data | models | topology
+    output
     units | errors | files | machine | memory
 """
 LAYERS = [line.replace("|", " ").split() for line in DRAWING.splitlines()]
 HEIGHT = {unit: -depth for depth, layer in enumerate(LAYERS) for unit in layer}
 
 TORCH_FREE = [
-    *("errors", "units", "files", "machine", "memory", "shards", "schedules", "strategy", "recipe", "keys"),
+    *("errors", "units", "files", "output", "machine", "memory", "shards", "schedules", "strategy", "recipe", "keys"),
     *("topology", "simulator", "planner", "callbacks", "runs", "bench", "cli"),
 ]
 HEAVY = ["torch", "numpy", "matplotlib", "typer", "rich"]

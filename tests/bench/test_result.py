@@ -12,8 +12,9 @@ import pytest
 
 from samegrad.bench import EXPERIMENTS, Cell, Column, Result
 from samegrad.bench.conditions import conditions
-from samegrad.bench.drawing import check_plot, write_plot
+from samegrad.bench.drawing import write_plot
 from samegrad.errors import ConfigurationError, OutputError
+from samegrad.output import check_plot
 from samegrad.units import format_seconds
 
 
@@ -51,7 +52,7 @@ def test_the_plot_is_a_file_of_the_kind_that_its_name_says(name: str, tmp_path: 
 
 
 def test_a_plot_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"--plot a\.jpg: expected a file that ends in \.png"):
+    with pytest.raises(ConfigurationError, match=r"--plot a\.jpg: expected a picture, which ends in \.png"):
         check_plot(Path("a.jpg"))
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "folder.png").mkdir()

@@ -115,7 +115,10 @@ def test_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("--model lenet --step 9ms --topology dgx-1v --devices 9", "devices must be from 1 to 8"),
         ("--model lenet --step 9ms --topology dgx-1v --devices 8 --shards 4", "--shards 8"),
         ("--model lenet --step 9ms --topology dgx-1v --shards 300", "256 examples cannot be cut into 300 shards"),
-        ("--model lenet --step 9ms --topology dgx-1v --plot a.gif", "--plot a.gif: expected a file that ends in .png"),
+        (
+            "--model lenet --step 9ms --topology dgx-1v --plot a.gif",
+            "--plot a.gif: expected a picture",
+        ),
     ],
 )
 def test_refusals(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

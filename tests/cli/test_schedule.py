@@ -109,7 +109,7 @@ def test_written_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         ("ring --groups 2,2", "ring takes no groups"),
         ("--read /nowhere/ring.json", "--read /nowhere/ring.json: could not be read: No such file"),
         ("ring --picture /dev/null/ring.png", "could not be written: "),
-        ("ring --picture ring.gif", "a picture ends in .png, .svg or .pdf"),
+        ("ring --picture ring.gif", "expected a picture, which ends in .png, .svg or .pdf"),
     ],
 )
 def test_refused(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

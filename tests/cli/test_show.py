@@ -102,4 +102,4 @@ def test_plot_and_page(count: int, tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_plot_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = show(capsys, make(tmp_path / "a", records(1)), "--plot", tmp_path / "a.txt")
     assert (code, out) == (1, "")
-    assert "expected a file that ends in .png, .svg, .pdf" in err
+    assert "expected a picture, which ends in .png" in err

@@ -105,7 +105,7 @@ def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("--topology pcie-switch-4 --bytes 1MB --algorithm rin", "did you mean 'ring'?"),
         ("--topology pcie-switch-4 --bytes 1MB --pieces 0", "a pipeline has at least one piece"),
         ("--topology pcie-swich-4 --bytes 1MB", "pcie-switch-K"),
-        ("--topology pcie-switch-4 --bytes 1MB --plot times.gif", "expected a file that ends in .png"),
+        ("--topology pcie-switch-4 --bytes 1MB --plot times.gif", "expected a picture, which ends in .png"),
         ("--topology pcie-switch-2 --bytes 1MB --trace /dev/null/x.json", "could not be written"),
     ],
 )

@@ -110,7 +110,7 @@ def test_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["dgx-1v", "--json", "--toml"], "--toml and --json: give one of them"),
         (["dgx-1v", "--nvlink", "fast"], "--nvlink: expected a rate such as 25Gb"),
         (["dgx-1v", "--pcie", "0GB"], "--pcie: a rate must be more than 0"),
-        (["dgx-1v", "--picture", "x.gif"], "a picture ends in .png, .svg or .pdf"),
+        (["dgx-1v", "--picture", "x.gif"], "expected a picture, which ends in .png, .svg or .pdf"),
         (["pcie-switch-500", "--picture", "x.png"], "a picture is for at most 400 nodes"),
     ],
 )

@@ -81,4 +81,4 @@ def test_the_code_in_the_readme_runs(place: int, tmp_path: Path, monkeypatch: py
     if "accuracy" in names:
         assert names["accuracy"] * 512 == round(names["accuracy"] * 512)
     assert re.fullmatch("[0-9a-f]{64}", names["fingerprint"])
-    assert len(list(tmp_path.glob("runs/long/checkpoint-*.json"))) == place
+    assert len(list(tmp_path.glob("runs/script/checkpoint-*.json"))) == place

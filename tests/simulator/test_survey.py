@@ -8,9 +8,10 @@ import pytest
 from tests.simulator.nets import star
 
 from samegrad.errors import ConfigurationError, OutputError
+from samegrad.output import check_plot
 from samegrad.schedules import ALGORITHMS
 from samegrad.simulator import survey as module
-from samegrad.simulator.plot import check_plot, draw_times
+from samegrad.simulator.plot import draw_times
 from samegrad.simulator.survey import first_devices, laid_out, simulate_all
 from samegrad.topology import Topology
 
@@ -84,7 +85,7 @@ def test_plot(devices: int, ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"times.{ending}"
     draw_times(candidates, topology, 1e6, False, 1, path)
     assert path.stat().st_size > 5000
-    with pytest.raises(ConfigurationError, match=r"times.gif: expected a file that ends in .png"):
+    with pytest.raises(ConfigurationError, match=r"times.gif: expected a picture, which ends in .png"):
         check_plot(tmp_path / "times.gif")
     with pytest.raises(OutputError, match="could not be written"):
         draw_times(candidates, topology, 1e6, False, 1, Path(f"/dev/null/times.{ending}"))

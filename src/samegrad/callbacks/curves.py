@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from samegrad.callbacks.callback import Callback, is_first_rank
 from samegrad.callbacks.metrics_file import METRICS, read_metrics
-from samegrad.callbacks.output import write_output
 from samegrad.callbacks.reports import EpochReport
 from samegrad.errors import OutputError
+from samegrad.output import write_output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

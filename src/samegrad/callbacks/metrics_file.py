@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from samegrad.callbacks.callback import Callback, is_first_rank
-from samegrad.callbacks.output import output_error, write_output
 from samegrad.callbacks.reports import EpochReport
+from samegrad.output import output_error, write_output
 
 __all__ = ["METRICS", "MetricsFile", "metrics_record", "read_metrics"]
 

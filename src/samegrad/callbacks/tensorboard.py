@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from samegrad.callbacks.callback import Callback, is_first_rank
-from samegrad.callbacks.output import output_error
 from samegrad.callbacks.reports import EpochReport, StepReport
 from samegrad.errors import ConfigurationError
+from samegrad.output import output_error
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from samegrad.bench import EXPERIMENTS, Experiment, Result
-from samegrad.bench.drawing import check_plot, write_plot
+from samegrad.bench.drawing import write_plot
+from samegrad.output import check_plot
 
 __all__ = ["list_experiments", "show_experiment"]
 

@@ -94,7 +94,7 @@ def plan(
     debug: Debug = False,
 ) -> None:
     if plot is not None:
-        from samegrad.bench.drawing import check_plot
+        from samegrad.output import check_plot
 
         check_plot(plot)
     recipe = Recipe(batch_size=batch_size, shards=shards, exact=not inexact)

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from samegrad.errors import OutputError
+from samegrad.output import check_plot
 from samegrad.runs import Comparison, Run, draw_runs, read_run, write_page
 from samegrad.runs.comparison import FACTS
-from samegrad.runs.plot import check_plot
 from samegrad.runs.texts import count_text, fact_text, loss_text, percent_text, seconds_text, state_text
 
 __all__ = ["show_runs"]

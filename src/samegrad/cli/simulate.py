@@ -49,7 +49,8 @@ def simulate(
     ] = False,
 ) -> None:
     from samegrad.cli.simulate_display import record_of, show_survey, write_trace
-    from samegrad.simulator.plot import check_plot, draw_times
+    from samegrad.output import check_plot
+    from samegrad.simulator.plot import draw_times
     from samegrad.simulator.survey import simulate_all
     from samegrad.topology import find
     from samegrad.units import parse_bytes

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from samegrad.callbacks.output import write_output
+from samegrad.output import write_output
 from samegrad.simulator.simulation import Simulation
 from samegrad.simulator.survey import Candidate, Survey
 from samegrad.topology import Topology

@@ -56,7 +56,7 @@ class Step(NamedTuple):
 class Plan:
     """steps: by rank, level and chunk. results: by rank that gets one, the place of each chunk of its result.
 
-    private: the ranks that add up all of their result themselves, and whose result no other rank reads.
+    private: the ranks that add up all of their result themselves, and whose result no other rank gets.
     meets_at_the_end: whether some rank reads what another one has added on the last level.
     """
 
@@ -82,7 +82,6 @@ def plan_of(schedule: Schedule) -> Plan:
     ]
     results: dict[int, dict[int, Place]] = {}
     crossings: set[int] = set()
-    read_by_others: set[int] = set()
     for chunk, flow in enumerate(flows):
         chunk_plan = _ChunkPlan(flow, shared)
         for rank, level, step in chunk_plan.steps():
@@ -91,8 +90,7 @@ def plan_of(schedule: Schedule) -> Plan:
             results.setdefault(rank, {})[chunk] = chunk_plan.result(value)
             if value.rank != rank:
                 crossings |= {rank, value.rank}
-        read_by_others |= chunk_plan.read_by_others
-    private = set() if shared and len(results) > 1 else set(results) - crossings - read_by_others
+    private = set() if shared and len(results) > 1 else set(results) - crossings
     return Plan(steps, results, private, bool(crossings))
 
 
@@ -113,7 +111,6 @@ class _ChunkPlan:
                 self._results[_key(value)] = Place(Area.RESULT, EVERYONE if shared else value.rank, same)
         self._holder: dict[Place, Value] = {}  # what is in slots, room and temporaries now
         self._places: dict[int | Held, Place] = {}
-        self.read_by_others: set[int] = set()
 
     def result(self, value: Value) -> Place:
         """Where a result is in the end."""
@@ -125,9 +122,6 @@ class _ChunkPlan:
         found = [(value.rank, 0, Step(self._place(value), None, self.result(value))) for value in kept]
         for total in self._flow.sums:
             left, right = self._place(total.left), self._place(total.right)
-            self.read_by_others |= {
-                place.rank for place in (left, right) if place.area is Area.RESULT and place.rank != total.rank
-            }
             out = self._results.get(_key(total)) or self._spare(total)
             self._places[_key(total)], self._holder[out] = out, total
             found.append((total.rank, total.level, Step(left, right, out)))
@@ -153,11 +147,8 @@ class _ChunkPlan:
         return self._first_free(Area.ROOM, total)
 
     def _first_free(self, area: Area, total: Sum) -> Place:
-        for number in itertools.count():
-            place = Place(area, total.rank, number)
-            if place not in self._holder or self._is_done(self._holder[place], total):
-                return place
-        raise AssertionError
+        places = (Place(area, total.rank, number) for number in itertools.count())
+        return next(each for each in places if each not in self._holder or self._is_done(self._holder[each], total))
 
     def _is_done(self, value: Value, total: Sum) -> bool:
         """Whether nobody needs `value` any more once `total` is computed."""

@@ -50,6 +50,7 @@ class ProcessExchange:
             for _ in range(schedule.slots()[rank])
         ]
         rounds = rounds_of(schedule.rounds, rank)
+        self._count = len(rounds)
         self._lanes: list[list[_BoundRound]] = []
         for parts in _lanes(schedule, request, device):
             lane = [_BoundRound(each, rank) for each in rounds]
@@ -73,12 +74,12 @@ class ProcessExchange:
         """See `base.Work.wait`."""
         self._turns.wait()
         with self._explained():
-            for number in range(len(self._lanes[0]) if self._lanes else 0):
+            for number in range(self._count):
                 for lane in self._lanes:
                     if number:
                         lane[number - 1].finish()
                     lane[number].start()
-            for lane in self._lanes:
+            for lane in self._lanes if self._count else ():
                 lane[-1].finish()
         return self._request.own_result(self._slots[0] if self._gets_result else ())
 

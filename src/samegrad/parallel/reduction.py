@@ -49,12 +49,19 @@ def _in_this_process(tensors: Sequence[Tensor], algorithm: str | Schedule) -> No
     if len(kinds) != 1:
         found = ", ".join(f"{list(tensor.shape)} {tensor.dtype}" for tensor in tensors) or "none"
         raise ConfigurationError(f"allreduce: all tensors must have the same shape and dtype; got {found}")
-    schedule = _checked(build(algorithm, len(tensors)) if isinstance(algorithm, str) else algorithm, len(tensors))
+    count = len(tensors)
+    schedule = _built(algorithm, count) if isinstance(algorithm, str) else _checked(algorithm, count)
     flat = [_flat(tensor) for tensor in tensors]  # a copy where the tensor's memory has gaps
     given = iter(flat)
     run_on_tensors(schedule, [[next(given)] if nodes else [] for nodes in schedule.cut.nodes])
     for tensor, total in zip(tensors, flat, strict=True):
         _copy_back(total, tensor)
+
+
+@functools.lru_cache(maxsize=32)
+def _built(algorithm: str, count: int) -> Schedule:
+    """Kept, since proving a schedule takes longer than adding a small tensor up."""
+    return build(algorithm, count)
 
 
 def _flat(tensor: Tensor) -> Tensor:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from samegrad.errors import ConfigurationError, OutputError
-from samegrad.files import write_atomically
+from samegrad.output import save_figure
 from samegrad.planner.candidates import label
 from samegrad.planner.forecast import Forecast, Plan
 
@@ -23,14 +21,7 @@ _MOST_BARS = 10
 def save_picture(plan: Plan, path: Path) -> None:
     """Draws `plan` into the file `path`. Raises ConfigurationError for an ending that is none of .png, .svg and .pdf;
     OutputError."""
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise ConfigurationError(f"{path}: a picture ends in .png, .svg or .pdf; got {path.suffix or 'no ending'!r}")
-    image = io.BytesIO()
-    draw(plan).savefig(image, format=path.suffix[1:].lower(), dpi=120)
-    try:
-        write_atomically(path, image.getvalue())
-    except OSError as error:
-        raise OutputError(f"{path}: could not be written: {error.strerror or error}") from error
+    save_figure(draw(plan), path, dpi=120)
 
 
 def draw(plan: Plan) -> Figure:

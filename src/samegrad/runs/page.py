@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from samegrad.callbacks.output import write_output
+from samegrad.output import write_output
 from samegrad.runs.chart import Chart, make_chart
 from samegrad.runs.comparison import FACTS, Comparison
 from samegrad.runs.run import Run

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from samegrad.callbacks.output import write_output
-from samegrad.errors import ConfigurationError, OutputError
-from samegrad.files import check_writable
+from samegrad.output import save_figure
 from samegrad.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
-__all__ = ["check_plot", "draw_runs"]
+__all__ = ["draw_runs"]
 
-_ENDINGS = (".png", ".svg", ".pdf")
 _MANY = 30  # epochs; with more, marks for each would touch
-
-
-def check_plot(path: Path) -> None:
-    """Raises ConfigurationError or OutputError if `path` cannot be written as a plot."""
-    if path.suffix.lower() not in _ENDINGS:
-        raise ConfigurationError(f"--plot {path}: expected a file that ends in {', '.join(_ENDINGS)}")
-    try:
-        check_writable(path.parent)
-    except OSError as error:
-        raise OutputError(f"--plot {path}: cannot be written: {error.strerror or error}. Name another one") from error
 
 
 def draw_runs(runs: Sequence[Run], path: Path) -> None:
@@ -57,9 +43,7 @@ def draw_runs(runs: Sequence[Run], path: Path) -> None:
         axes.grid(alpha=0.3)
     names = [run.folder.replace("$", r"\$") for run in runs]  # which would begin a formula
     figure.legend(lines, names, loc="outside lower center", ncols=min(len(runs), 3), frameon=False)
-    image = io.BytesIO()
-    figure.savefig(image, format=path.suffix[1:].lower())
-    write_output(path, image.getvalue())
+    save_figure(figure, path)
 
 
 def _values(run: Run, figure: str) -> list[float]:

@@ -7,7 +7,6 @@ and a dashed one copies; grey lines end at what is added within a rank.
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections import Counter
 from collections.abc import Callable
@@ -15,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from samegrad.errors import ConfigurationError, OutputError
-from samegrad.files import write_atomically
+from samegrad.errors import ConfigurationError
+from samegrad.output import check_picture, save_figure
 from samegrad.schedules.frames import Frame, Step, frames_of
 from samegrad.schedules.ir import Cell, Op, Schedule
 
@@ -43,15 +42,8 @@ def save_picture(schedule: Schedule, path: Path) -> None:
 
     Raises ConfigurationError for another ending, and for what is too large to be looked at; OutputError.
     """
-    ending = path.suffix.lower()
-    if ending not in (".png", ".svg", ".pdf"):
-        raise ConfigurationError(f"{path}: a picture ends in .png, .svg or .pdf; got {path.suffix or 'no ending'!r}")
-    figure, image = draw(schedule), io.BytesIO()
-    figure.savefig(image, format=ending[1:], dpi=200)
-    try:
-        write_atomically(path, image.getvalue())
-    except OSError as error:
-        raise OutputError(f"{path}: could not be written: {error.strerror or error}") from error
+    check_picture(path)
+    save_figure(draw(schedule), path, dpi=200)
 
 
 def draw(schedule: Schedule) -> Figure:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Cell", "ChainedRounds", "GeneratedRounds", "IntArray", "Op", "Round", "Transfer"]
+__all__ = ["Cell", "ChainedRounds", "GeneratedRounds", "IntArray", "Op", "Round", "Rows", "Transfer"]
 
 IntArray = npt.NDArray[np.int32]
 Column = int | Sequence[int] | npt.NDArray[Any]
@@ -60,10 +60,38 @@ class Transfer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Round:
-    """Transfers that happen at the same time: an array of one row for each, with the fields of `Transfer`."""
+class Rows:
+    """An array whose first columns are source, source slot, target and target slot."""
 
     rows: IntArray
+
+    @property
+    def source(self) -> IntArray:
+        """The ranks that are read."""
+        return self.rows[:, 0]
+
+    @property
+    def source_slot(self) -> IntArray:
+        """The slots that are read."""
+        return self.rows[:, 1]
+
+    @property
+    def target(self) -> IntArray:
+        """The ranks that are written."""
+        return self.rows[:, 2]
+
+    @property
+    def target_slot(self) -> IntArray:
+        """The slots that are written."""
+        return self.rows[:, 3]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Round(Rows):
+    """Transfers that happen at the same time: an array of one row for each, with the fields of `Transfer`."""
 
     @classmethod
     def of(
@@ -89,26 +117,6 @@ class Round:
         return cls(np.concatenate([each.rows for each in rounds]) if rounds else np.empty((0, 6), np.int32))
 
     @property
-    def source(self) -> IntArray:
-        """The ranks that are read."""
-        return self.rows[:, 0]
-
-    @property
-    def source_slot(self) -> IntArray:
-        """The slots that are read."""
-        return self.rows[:, 1]
-
-    @property
-    def target(self) -> IntArray:
-        """The ranks that are written."""
-        return self.rows[:, 2]
-
-    @property
-    def target_slot(self) -> IntArray:
-        """The slots that are written."""
-        return self.rows[:, 3]
-
-    @property
     def chunk(self) -> IntArray:
         """The chunks that are moved."""
         return self.rows[:, 4]
@@ -117,9 +125,6 @@ class Round:
     def op(self) -> IntArray:
         """The operations, values of `Op`."""
         return self.rows[:, 5]
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def __iter__(self) -> Iterator[Transfer]:
         for row in self.rows.tolist():

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from samegrad.schedules.rounds import ChainedRounds, GeneratedRounds, IntArray, Round
+from samegrad.schedules.rounds import ChainedRounds, GeneratedRounds, IntArray, Round, Rows
 
 __all__ = ["Pieces", "SpannedRounds", "Spans", "chosen_of", "spans_of", "spread"]
 
@@ -22,11 +22,9 @@ _DENSE = 1 << 26  # bounds that may be looked up in a table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Spans:
+class Spans(Rows):
     """A round as an array of one row for each span: source, source slot, target, target slot, first chunk, chunk after
     the last one, operation."""
-
-    rows: IntArray
 
     @classmethod
     def of(cls, each: Round) -> Spans:
@@ -64,26 +62,6 @@ class Spans:
         return Round(rows)
 
     @property
-    def source(self) -> IntArray:
-        """The ranks that are read."""
-        return self.rows[:, 0]
-
-    @property
-    def source_slot(self) -> IntArray:
-        """The slots that are read."""
-        return self.rows[:, 1]
-
-    @property
-    def target(self) -> IntArray:
-        """The ranks that are written."""
-        return self.rows[:, 2]
-
-    @property
-    def target_slot(self) -> IntArray:
-        """The slots that are written."""
-        return self.rows[:, 3]
-
-    @property
     def first(self) -> IntArray:
         """The first chunks."""
         return self.rows[:, 4]
@@ -97,9 +75,6 @@ class Spans:
     def op(self) -> IntArray:
         """The operations, values of `Op`."""
         return self.rows[:, 6]
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 class SpannedRounds(GeneratedRounds):

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from samegrad.errors import ConfigurationError, OutputError
-from samegrad.files import write_atomically
+from samegrad.errors import ConfigurationError
+from samegrad.output import save_figure
 from samegrad.simulator.survey import Candidate, first_devices, laid_out
 from samegrad.topology import Topology
 from samegrad.units import format_bytes
 
-__all__ = ["check_plot", "draw_times"]
+__all__ = ["draw_times"]
 
-_ENDINGS = (".png", ".svg", ".pdf")
 _SMALLEST = 1e3
 _MOST_MESSAGES = 30_000  # beyond these, a curve has its ends only
 _MOST_DEVICES = 128  # to which the time is followed
 _STYLES = ("-", "--", ":")
-
-
-def check_plot(path: Path) -> None:
-    """Raises ConfigurationError if `path` does not end as a picture does."""
-    if path.suffix.lower() not in _ENDINGS:
-        raise ConfigurationError(f"--plot {path}: expected a file that ends in {', '.join(_ENDINGS)}")
 
 
 def draw_times(
@@ -73,12 +65,7 @@ def draw_times(
         axes.yaxis.set_major_formatter(EngFormatter("s"))
         axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False)
-    image = io.BytesIO()
-    figure.savefig(image, format=path.suffix[1:].lower())
-    try:
-        write_atomically(path, image.getvalue())
-    except OSError as error:
-        raise OutputError(f"{path}: could not be written: {error.strerror or error}") from error
+    save_figure(figure, path)
 
 
 def _counts(devices: int) -> list[int]:

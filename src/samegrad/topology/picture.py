@@ -3,12 +3,11 @@ more parallel ones they are. Those between two devices run below the row of devi
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from samegrad.errors import ConfigurationError, OutputError
-from samegrad.files import write_atomically
+from samegrad.errors import ConfigurationError
+from samegrad.output import check_picture, save_figure
 from samegrad.topology.graph import Kind, Link, Topology
 from samegrad.topology.layout import Layout, lay_out
 from samegrad.units import format_rate
@@ -30,15 +29,8 @@ def save_picture(topology: Topology, path: Path) -> None:
 
     Raises ConfigurationError for another ending, and for more than 400 nodes; OutputError.
     """
-    ending = path.suffix.lower()
-    if ending not in (".png", ".svg", ".pdf"):
-        raise ConfigurationError(f"{path}: a picture ends in .png, .svg or .pdf; got {path.suffix or 'no ending'!r}")
-    figure, image = draw(topology), io.BytesIO()
-    figure.savefig(image, format=ending[1:], dpi=200)
-    try:
-        write_atomically(path, image.getvalue())
-    except OSError as error:
-        raise OutputError(f"{path}: could not be written: {error.strerror or error}") from error
+    check_picture(path)
+    save_figure(draw(topology), path, dpi=200)
 
 
 def draw(topology: Topology) -> Figure:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from samegrad.callbacks.output import output_error
+from samegrad.output import output_error
 
 __all__ = ["set_aside"]
 

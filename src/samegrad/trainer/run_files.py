@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from samegrad.callbacks.output import write_output
 from samegrad.errors import OutputError
 from samegrad.files import check_writable
+from samegrad.output import write_output
 
 __all__ = ["EVENTS", "REPORT", "prepare_folder", "write_report"]
 
