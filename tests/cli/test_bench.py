@@ -95,5 +95,5 @@ def test_machines_get_one_line_of_json(capsys: pytest.CaptureFixture[str], tmp_p
 
 def test_a_plot_that_cannot_be_written_is_found_before_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counting, "load", lambda _: pytest.fail("it was run"))
-    with pytest.raises(ConfigurationError, match="expected a file that ends in"):
+    with pytest.raises(ConfigurationError, match="expected a picture, which ends in"):
         show_experiment("count", {}, Path("a.txt"), as_json=False, command=[])
