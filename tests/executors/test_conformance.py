@@ -120,7 +120,7 @@ def check_native(group: ProcessGroup, cut: Cut) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("size", [2, 3, 5, 9, *(pytest.param(size, marks=pytest.mark.slow) for size in (4, 6, 7, 8))])
+@pytest.mark.parametrize("size", range(2, 10))
 def test_every_executor_gives_the_bits_of_plain_tensors(size: int, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     assert launch(lambda: conform(store), devices=f"cpu:{size}", timeout_s=100) == 2 * (

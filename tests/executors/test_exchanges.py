@@ -119,3 +119,22 @@ def test_more_exchanges_than_tickets_are_kept_may_be_started_first() -> None:
                 assert exchange.wait()[0].tolist() == [3.0 * number] * 10
 
     run_ranks(3, run)
+
+
+def keep_results(group: Group) -> None:
+    """A result stays until the exchange starts again, though the next contributions are written already."""
+    exchange = group.prepare(build("sharded", group.size), SIZES, "my sum")
+    expected = 0.0
+    for step in range(5):
+        exchange.slot(0)[0].fill_(float(group.rank + step))
+        (total,) = exchange.start().wait()
+        expected = float(sum(rank + step for rank in range(group.size)))
+        assert total.tolist() == [expected] * 10
+        exchange.slot(0)[0].fill_(-1.0)
+        group.gather(b"", "all have written")
+        assert total.tolist() == [expected] * 10
+    exchange.close()
+
+
+def test_a_result_is_kept_while_the_next_contributions_are_written() -> None:
+    run_ranks(3, keep_results)

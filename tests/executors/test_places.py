@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from tests.schedules.cuts import cuts_of
 
-from samegrad.executors.places import EVERYONE, Area, Place, plan_of
+from samegrad.executors.places import EVERYONE, Area, Place, Plan, plan_of
 from samegrad.schedules import Schedule, pipelined, striped
 from samegrad.schedules.catalog import ALGORITHMS, algorithm, build, build_for
 from samegrad.schedules.ir import Collective
@@ -17,8 +17,22 @@ from samegrad.strategy import Strategy
 
 
 def run(schedule: Schedule, seed: int) -> None:
-    """Every chunk of every level with the steps of the ranks mixed at random; contributions are tuples of leaves."""
-    plan, draw = plan_of(schedule), random.Random(seed)
+    """Every chunk of every level with the steps of the ranks mixed at random; contributions are tuples of leaves.
+
+    Once more with the result in the place of a slot, if that can be.
+    """
+    plan = plan_of(schedule)
+    run_plan(schedule, plan, seed, {})
+    if plan.replaceable is not None:
+        run_plan(schedule, plan, seed, {Place(Area.RESULT, EVERYONE): plan.replaceable})
+
+
+def run_plan(schedule: Schedule, plan: Plan, seed: int, instead: dict[Place, Place]) -> None:
+    draw = random.Random(seed)
+
+    def at(place: Place) -> Place:
+        return instead.get(place, place)
+
     for chunk in range(schedule.chunks):
         memory: dict[Place, Counter[int]] = {}
         for each in schedule.cut.contributions():
@@ -30,13 +44,14 @@ def run(schedule: Schedule, seed: int) -> None:
             queues = [list(of_rank[level][chunk]) for of_rank in plan.steps]
             while any(queues):
                 step = draw.choice([queue for queue in queues if queue]).pop(0)
-                memory[step.out] = memory[step.left] + (Counter() if step.right is None else memory[step.right])
+                right = Counter() if step.right is None else memory[at(step.right)]
+                memory[at(step.out)] = memory[at(step.left)] + right
             temporary = [place for place in memory if place.area is Area.TEMPORARY]
             for place in temporary:
                 del memory[place]  # they do not outlive the level
         ends = schedule.cut.holders if schedule.owners is None else [schedule.owners[chunk]]
         for rank in ends:
-            assert memory[plan.results[rank][chunk]] == Counter(range(schedule.cut.leaves)), (
+            assert memory[at(plan.results[rank][chunk])] == Counter(range(schedule.cut.leaves)), (
                 schedule.name,
                 chunk,
                 rank,
@@ -95,3 +110,13 @@ def test_the_only_contribution_is_the_result() -> None:
     plan = plan_of(build("sharded", 1))
     ((step,),) = plan.steps[0][0]
     assert (step.left.area, step.right, step.out.area) == (Area.SLOT, None, Area.RESULT)
+
+
+def test_one_result_may_take_the_place_of_a_contribution() -> None:
+    """Where all who need that one have read it before, or are the one who writes."""
+    for name in ("sharded", "halving-doubling", "ring", "one-device"):
+        assert plan_of(build(name, 4)).replaceable == Place(Area.SLOT, 0), name
+    for name in ("one-shot", "recursive-doubling"):
+        assert plan_of(build(name, 4)).replaceable is None, name
+    assert plan_of(build("sharded", 1)).replaceable is None
+    assert plan_of(build("one-device", 5, collective=Collective.REDUCE)).replaceable is None

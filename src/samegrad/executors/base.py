@@ -59,7 +59,8 @@ class Exchange(Protocol):
     def slot(self, position: int) -> list[Tensor]:
         """The flat buffers for this rank's contribution number `position`; for one that is absent: `fill_absent`.
 
-        To be asked for each time: waits, if need be, until every rank has read what stood there the last time.
+        To be asked for each time, and filled: waits, if need be, until every rank has read what stood there the last
+        time; and it may be other memory.
         """
         ...
 

@@ -58,12 +58,14 @@ class Plan:
 
     private: the ranks that add up all of their result themselves, and whose result no other rank gets.
     meets_at_the_end: whether some rank reads what another one has added on the last level.
+    replaceable: the slot whose place the result of EVERYONE could take, None if there is no such slot or result.
     """
 
     steps: list[list[list[list[Step]]]]
     results: dict[int, dict[int, Place]]
     private: set[int]
     meets_at_the_end: bool
+    replaceable: Place | None
 
     @property
     def places(self) -> set[Place]:
@@ -82,6 +84,8 @@ def plan_of(schedule: Schedule) -> Plan:
     ]
     results: dict[int, dict[int, Place]] = {}
     crossings: set[int] = set()
+    first = Place(Area.SLOT, schedule.cut.holders[0])
+    is_replaceable = shared and len(schedule.cut.holders) > 1
     for chunk, flow in enumerate(flows):
         chunk_plan = _ChunkPlan(flow, shared)
         for rank, level, step in chunk_plan.steps():
@@ -90,8 +94,9 @@ def plan_of(schedule: Schedule) -> Plan:
             results.setdefault(rank, {})[chunk] = chunk_plan.result(value)
             if value.rank != rank:
                 crossings |= {rank, value.rank}
+        is_replaceable = is_replaceable and chunk_plan.can_replace(first)
     private = set() if shared and len(results) > 1 else set(results) - crossings
-    return Plan(steps, results, private, bool(crossings))
+    return Plan(steps, results, private, bool(crossings), first if is_replaceable and len(results) > 1 else None)
 
 
 class _ChunkPlan:
@@ -126,6 +131,15 @@ class _ChunkPlan:
             self._places[_key(total)], self._holder[out] = out, total
             found.append((total.rank, total.level, Step(left, right, out)))
         return found
+
+    def can_replace(self, slot: Place) -> bool:
+        """Whether the one result may be written where `slot` was, all steps being known."""
+        (result,) = {_key(value): value for value in self._flow.results.values()}.values()
+        return (
+            not isinstance(result, Held)
+            and not self._readers.get(_key(result))
+            and (slot not in self._holder or self._is_done(self._holder[slot], result))
+        )
 
     def _place(self, value: Value) -> Place:
         if isinstance(value, Held):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from samegrad.executors.base import FlatSizes, Request, Turns
 from samegrad.executors.counters import Counters
-from samegrad.executors.places import Area, Place, Plan, Step, plan_of
+from samegrad.executors.places import EVERYONE, Area, Place, Plan, Step, plan_of
 from samegrad.schedules.ir import Schedule
 from samegrad.summation import as_real
 
@@ -28,6 +28,7 @@ MakeBuffers = Callable[[int], list[list[Tensor]]]
 """Makes so many sets of flat buffers in memory that all ranks map."""
 
 Addition = tuple[Tensor, Tensor | None, Tensor]
+Buffers = dict[Place, list[Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,19 @@ class _Run:
 
     additions: list[Addition]
     numel: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """What an exchange does; if there are two, they take turns.
+
+    levels: the additions of each. copies: (source, target), what is copied to the result at the end.
+    """
+
+    slots: list[list[Tensor]]
+    levels: list[list[_Run]]
+    result: list[Tensor]
+    copies: list[tuple[Tensor, Tensor]]
 
 
 class SharedExchange:
@@ -55,6 +69,8 @@ class SharedExchange:
         self._meets_at_the_end = plan.meets_at_the_end
         self._read = 0  # the ticket at which every rank has read the slots
         self._started = 0
+        self._ranges = [schedule.ranges(numel) for _, numel in sizes]
+        self._widths = [2 if dtype.is_complex else 1 for dtype, _ in sizes]  # real numbers of an element
         slots = [
             Place(Area.SLOT, holder, slot)
             for holder, nodes in enumerate(schedule.cut.nodes)
@@ -67,19 +83,23 @@ class SharedExchange:
             if place.area is Area.ROOM or (place.area is Area.RESULT and place.rank not in plan.private)
         )
         shared = [*slots, *others]
-        self._buffers: dict[Place, list[Tensor]] = dict(zip(shared, make_buffers(len(shared)), strict=True))
-        self._slots = [self._buffers[place] for place in slots if place.rank == rank]
-        self._ranges = [schedule.ranges(numel) for _, numel in sizes]
-        self._widths = [2 if dtype.is_complex else 1 for dtype, _ in sizes]  # real numbers of an element
-        self._result, self._copies = self._own_result(plan, rank, request)
-        self._add_temporaries(plan, rank, sizes)
-        self._levels = [self._program(level) for level in plan.steps[rank]]
+        buffers = dict(zip(shared, make_buffers(len(shared)), strict=True))
+        buffers.update(_temporaries(plan, rank, sizes))
+        own = [place for place in slots if place.rank == rank]
+        result, replaced = Place(Area.RESULT, EVERYONE), plan.replaceable
+        if replaced is None or request.out is not None:
+            self._phases = [self._phase(own, plan, rank, request, buffers)]
+        else:  # the result takes the place of a slot, and what it leaves free is the slot of the next time
+            self._phases = [
+                self._phase(own, plan, rank, request, {**buffers, replaced: each, result: each})
+                for each in (buffers[replaced], buffers[result])
+            ]
 
     def slot(self, position: int) -> list[Tensor]:
         """See `base.Exchange.slot`."""
         self._turns.check_open()
         self._counters.wait(self._read)
-        return self._slots[position]
+        return self._phases[0].slots[position]
 
     def start(self) -> SharedExchange:
         """See `base.Exchange.start`; the others can go on as far as they need this rank's slots."""
@@ -91,8 +111,8 @@ class SharedExchange:
         """See `base.Work.wait`."""
         self._turns.wait()
         counters, operation = self._counters, self._operation
-        ticket = self._started
-        for program in self._levels:
+        ticket, phase = self._started, self._phases[0]
+        for program in phase.levels:
             counters.wait(ticket)
             for run in program:
                 _add_up(run)
@@ -100,63 +120,71 @@ class SharedExchange:
         self._read = ticket
         if self._meets_at_the_end:
             counters.wait(ticket)
-        for source, target in self._copies:
+        for source, target in phase.copies:
             target.copy_(source)
-        return self._result
+        self._phases.append(self._phases.pop(0))
+        return phase.result
 
     def close(self) -> None:
         """See `base.Exchange.close`."""
         self._turns.close()
-        self._buffers, self._slots, self._levels, self._result, self._copies = {}, [], [], [], []
+        self._phases = []
 
-    def _own_result(self, plan: Plan, rank: int, request: Request) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+    def _phase(self, slots: Sequence[Place], plan: Plan, rank: int, request: Request, buffers: Buffers) -> _Phase:
+        result, copies = self._own_result(plan, rank, request, buffers)
+        levels = [self._program(level, buffers) for level in plan.steps[rank]]
+        return _Phase([buffers[place] for place in slots], levels, result, copies)
+
+    def _own_result(
+        self, plan: Plan, rank: int, request: Request, buffers: Buffers
+    ) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
         """The buffers that `wait` returns, and what is to be copied there at the end."""
         places = plan.results.get(rank, {})
         own, out, sizes = sorted(set(places.values())), request.out, request.sizes
         if rank in plan.private:
             private = list(out) if out is not None else _empty(sizes)
-            self._buffers[own[0]] = private
+            buffers[own[0]] = private
             return private, []
         if not own:
             return [], []
         if out is None and len(own) == 1:
-            return self._buffers[own[0]], []
+            return buffers[own[0]], []
         result = list(out) if out is not None else _empty(sizes)
         copies = []
         for flat, ranges in enumerate(self._ranges):
             for place, chunks in itertools.groupby(sorted(places), key=places.__getitem__):
                 covered = list(chunks)
                 for start, stop in _joined([ranges[chunk] for chunk in covered]):
-                    copies.append((self._buffers[place][flat][start:stop], result[flat][start:stop]))
+                    copies.append((buffers[place][flat][start:stop], result[flat][start:stop]))
         return result, copies
 
-    def _add_temporaries(self, plan: Plan, rank: int, sizes: FlatSizes) -> None:
-        """Blocks for what is temporary; a buffer is as large as the longest chunk, or as a block if that is less."""
-        own = [place for place in plan.places if place.area is Area.TEMPORARY and place.rank == rank]
-        for place in own:
-            self._buffers[place] = [
-                _flat(torch.empty(min(numel, BLOCK), dtype=dtype))[:BLOCK] for dtype, numel in sizes
-            ]
-
-    def _program(self, level: Sequence[Sequence[Step]]) -> list[_Run]:
+    def _program(self, level: Sequence[Sequence[Step]], buffers: Buffers) -> list[_Run]:
         """The additions of one level: chunks that follow each other and are treated alike are one."""
         runs = []
         for flat, ranges in enumerate(self._ranges):
             for steps, group in itertools.groupby(range(len(level)), key=lambda chunk: tuple(level[chunk])):
                 for start, stop in _joined([ranges[chunk] for chunk in group] if steps else []):
-                    runs.extend(self._runs(steps, flat, start, stop))
+                    runs.extend(self._runs(steps, flat, start, stop, buffers))
         return runs
 
-    def _runs(self, steps: Sequence[Step], flat: int, start: int, stop: int) -> list[_Run]:
+    def _runs(self, steps: Sequence[Step], flat: int, start: int, stop: int, buffers: Buffers) -> list[_Run]:
         has_temporaries = any(step.out.area is Area.TEMPORARY for step in steps)
 
         def at(place: Place) -> Tensor:
-            buffer = self._buffers[place][flat]
+            buffer = buffers[place][flat]
             return buffer[:numel] if place.area is Area.TEMPORARY else _flat(buffer[start:stop])
 
         numel = (stop - start) * self._widths[flat]
         additions = [(at(left), None if right is None else at(right), at(out)) for left, right, out in steps]
         return [_Run(additions, numel)] if has_temporaries else [_Run([each], numel) for each in additions]
+
+
+def _temporaries(plan: Plan, rank: int, sizes: FlatSizes) -> Buffers:
+    """Blocks for what is temporary; a buffer is as large as the longest chunk, or as a block if that is less."""
+    own = [place for place in plan.places if place.area is Area.TEMPORARY and place.rank == rank]
+    return {
+        place: [_flat(torch.empty(min(numel, BLOCK), dtype=dtype))[:BLOCK] for dtype, numel in sizes] for place in own
+    }
 
 
 def _add_up(run: _Run) -> None:
