@@ -126,7 +126,10 @@ def main(arguments: list[str] | None = None) -> int:
             saved = functools.cache(functools.partial(_saved_run, model, folder))
             for devices in ("cpu:1", "cpu:2"):
                 ways[f"--resume {model} --devices {devices}"] = functools.partial(_resume, saved, devices)
+        names = ", ".join(ways)
         ways = {way: run for way, run in ways.items() if not words or any(word in way for word in words)}
+        if not ways:
+            parser.error(f"--ways {options.ways}: there is no such way; there are {names}")
         found: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(options.rounds):
             for way, run in ways.items():
