@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from samegrad.callbacks import Callback, EpochReport, SaveReport, StepReport
     from samegrad.errors import SamegradError
     from samegrad.parallel import (
+        SyncBatchNorm,
         allreduce,
         current_world,
         devices,
@@ -57,6 +58,7 @@ __all__ = [
     "Simulation",
     "StepReport",
     "Strategy",
+    "SyncBatchNorm",
     "Topology",
     "Trainer",
     "Workload",
@@ -92,7 +94,15 @@ _HOMES = {
     "simulator": ["Simulation", "simulate"],
     "strategy": ["Strategy"],
     "topology": ["Topology"],
-    "parallel": ["allreduce", "current_world", "devices", "fingerprint", "replicate_parameters", "split_batch"],
+    "parallel": [
+        "SyncBatchNorm",
+        "allreduce",
+        "current_world",
+        "devices",
+        "fingerprint",
+        "replicate_parameters",
+        "split_batch",
+    ],
     "trainer": [
         "DistributedSampler",
         "Loading",

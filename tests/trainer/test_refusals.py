@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from samegrad.errors import ConfigurationError
+from samegrad.parallel import SyncBatchNorm
 from samegrad.recipe import Recipe
 from samegrad.trainer import Trainer
 
@@ -33,9 +34,11 @@ def make_trainer(model: Any = None) -> Trainer:
         ),
         (lambda: nn.Linear(4, 2, device="meta"), "parameter weight is on the meta device"),
         (lambda: F.relu, "model must be a torch.nn.Module; got function"),
+        (lambda: nn.Sequential(nn.Linear(4, 2), SyncBatchNorm(2)), "1 is a SyncBatchNorm, which normalises by the"),
+        (lambda: nn.Sequential(nn.Linear(4, 2), nn.SyncBatchNorm(2)), "1 is a SyncBatchNorm, which normalises by the"),
     ],
 )
-def test_models_that_have_no_values(make: Any, message: str) -> None:
+def test_models_that_cannot_be_trained(make: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make_trainer(make())
 

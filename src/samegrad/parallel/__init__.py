@@ -3,6 +3,16 @@
 from samegrad.parallel.fingerprint import fingerprint
 from samegrad.parallel.from_scratch import devices, replicate_parameters, split_batch
 from samegrad.parallel.reduction import allreduce
+from samegrad.parallel.sync_batch_norm import SyncBatchNorm
 from samegrad.parallel.world import World, current_world
 
-__all__ = ["World", "allreduce", "current_world", "devices", "fingerprint", "replicate_parameters", "split_batch"]
+__all__ = [
+    "SyncBatchNorm",
+    "World",
+    "allreduce",
+    "current_world",
+    "devices",
+    "fingerprint",
+    "replicate_parameters",
+    "split_batch",
+]

@@ -10,6 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from samegrad.errors import ConfigurationError
 from samegrad.parallel import parameters as homes
+from samegrad.parallel.sync_batch_norm import SyncBatchNorm
 from samegrad.parallel.world import World
 from samegrad.trainer.optimizer_state import grouped_names
 
@@ -17,9 +18,18 @@ __all__ = ["check_model", "check_optimizer", "optimizer_entries", "share_paramet
 
 
 def check_model(model: nn.Module) -> None:
-    """Raises ConfigurationError for what is no module, and for parameters and buffers that have no values yet."""
+    """Raises ConfigurationError for what is no module, for parameters and buffers that have no values yet, and for
+    modules that exchange values between ranks."""
     if not isinstance(model, nn.Module):
         raise ConfigurationError(f"model must be a torch.nn.Module; got {type(model).__name__}")
+    for name, module in model.named_modules():
+        if isinstance(module, SyncBatchNorm | nn.SyncBatchNorm):
+            raise ConfigurationError(
+                f"{name or 'the model'} is a SyncBatchNorm, which normalises by the values of all ranks at a time. A "
+                f"Trainer computes each shard alone, so that the result does not depend on the number of ranks. Use "
+                f"BatchNorm, which normalises each shard by itself here (fewer shards are larger), or keep "
+                f"SyncBatchNorm in a loop of your own"
+            )
     for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
         for name, tensor in named:
             if is_lazy(tensor):
