@@ -30,14 +30,27 @@ DRAWING = """\
     schedules
     recipe | shards | keys
     data | models | topology
-    output
+    output | timing
     units | errors | files | machine | memory
 """
 LAYERS = [line.replace("|", " ").split() for line in DRAWING.splitlines()]
 HEIGHT = {unit: -depth for depth, layer in enumerate(LAYERS) for unit in layer}
 
 TORCH_FREE = [
-    *("errors", "units", "files", "output", "machine", "memory", "shards", "schedules", "strategy", "recipe", "keys"),
+    *(
+        "errors",
+        "units",
+        "files",
+        "output",
+        "timing",
+        "machine",
+        "memory",
+        "shards",
+        "schedules",
+        "strategy",
+        "recipe",
+        "keys",
+    ),
     *("topology", "simulator", "planner", "callbacks", "runs", "bench", "cli"),
 ]
 HEAVY = ["torch", "numpy", "matplotlib", "typer", "rich"]
@@ -45,7 +58,7 @@ MAX_LINES = 400
 
 # What only some parts may use. `__main__` stands above the layers.
 OWNERS = {
-    "print": ["cli"],
+    "print": ["cli", "timing"],  # `with Benchmark(...)` prints unless told otherwise
     "rich.print": ["cli"],
     "sys.stdout.write": ["cli"],
     "sys.stderr.write": ["cli"],

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from samegrad.recipe import Recipe
     from samegrad.simulator import Simulation, simulate
     from samegrad.strategy import Strategy
+    from samegrad.timing import Benchmark, Timer
     from samegrad.topology import Topology
     from samegrad.trainer import (
         DistributedSampler,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Benchmark",
     "Callback",
     "DistributedSampler",
     "EpochReport",
@@ -59,6 +61,7 @@ __all__ = [
     "StepReport",
     "Strategy",
     "SyncBatchNorm",
+    "Timer",
     "Topology",
     "Trainer",
     "Workload",
@@ -93,6 +96,7 @@ _HOMES = {
     "recipe": ["Recipe"],
     "simulator": ["Simulation", "simulate"],
     "strategy": ["Strategy"],
+    "timing": ["Benchmark", "Timer"],
     "topology": ["Topology"],
     "parallel": [
         "SyncBatchNorm",
