@@ -30,7 +30,7 @@ DRAWING = """\
     schedules
     recipe | shards | keys
     data | models | topology
-    output | timing
+    output | timing | timeline
     units | errors | files | machine | memory
 """
 LAYERS = [line.replace("|", " ").split() for line in DRAWING.splitlines()]
@@ -43,6 +43,7 @@ TORCH_FREE = [
         "files",
         "output",
         "timing",
+        "timeline",
         "machine",
         "memory",
         "shards",

@@ -4,10 +4,12 @@ from samegrad.parallel.fingerprint import fingerprint
 from samegrad.parallel.from_scratch import devices, replicate_parameters, split_batch
 from samegrad.parallel.reduction import allreduce
 from samegrad.parallel.sync_batch_norm import SyncBatchNorm
+from samegrad.parallel.tracing import Trace, trace
 from samegrad.parallel.world import World, current_world
 
 __all__ = [
     "SyncBatchNorm",
+    "Trace",
     "World",
     "allreduce",
     "current_world",
@@ -15,4 +17,5 @@ __all__ = [
     "fingerprint",
     "replicate_parameters",
     "split_batch",
+    "trace",
 ]
