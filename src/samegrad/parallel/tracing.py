@@ -50,7 +50,7 @@ def trace(path: str | Path) -> Iterator[Trace]:
         with recording(own):
             yield found
     except BaseException:
-        if world.rank == 0:
+        if world.rank == 0 and own.spans:
             with suppress(OutputError):  # the exception says more
                 _write(Path(path), [own], world)
         raise
