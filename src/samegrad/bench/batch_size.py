@@ -56,7 +56,7 @@ def run(
         functools.partial(_train_all, list(dict.fromkeys(jobs.values()))),
         devices=devices,
         threads=job.threads,
-        timeout_s=_PATIENCE_S,
+        start_timeout_s=_PATIENCE_S,
         on_report=lambda record: progress(record["what"], record["done"]),
         at_most=job.shards,
         preload=PRELOAD,

@@ -66,7 +66,7 @@ def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
                 functools.partial(run_train_job, job),
                 devices=devices,
                 threads=job.threads,
-                timeout_s=_PATIENCE_S,
+                start_timeout_s=_PATIENCE_S,
                 on_report=run.take,
                 at_most=min(_AT_MOST, job.shards),
                 preload=PRELOAD,

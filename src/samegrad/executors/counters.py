@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 from samegrad.errors import PeerFailed, PeerTimeout
 from samegrad.executors.operations import NAME_BYTES, check_operations, packed_name, tag, unpacked_name
+from samegrad.executors.patience import Patience
 from samegrad.machine import usable_cores
 
 __all__ = ["Counters", "HasLeft"]
@@ -37,9 +38,9 @@ class Counters:
     """The counters of `size` ranks in `memory` (zeroed, `Counters.nbytes(size)` bytes), seen from `rank`.
 
     A wait spins briefly, then yields the core, then sleeps; with more ranks than cores it yields at once. It ends with
-    PeerTimeout after `timeout_s` seconds (the first one: `start_timeout_s`, if given), and with PeerFailed as soon as a
-    rank that is waited for has left: it called `leave`, or `has_left(rank)` is true, which knows of ranks that left
-    before they had counters too.
+    PeerTimeout after `timeout_s` seconds (None: see `Patience`; the first one: `start_timeout_s`, if given), and with
+    PeerFailed as soon as a rank that is waited for has left: it called `leave`, or `has_left(rank)` is true, which
+    knows of ranks that left before they had counters too.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Counters:
         memory: memoryview,
         rank: int,
         size: int,
-        timeout_s: float,
+        timeout_s: float | None,
         has_left: HasLeft = lambda _: False,
         start_timeout_s: float | None = None,
     ) -> None:
@@ -56,8 +57,8 @@ class Counters:
         self._size = size
         self._rank = rank
         self._others = [other for other in range(size) if other != rank]
-        self._timeout_s = timeout_s
-        self._start_timeout_s = timeout_s if start_timeout_s is None else start_timeout_s
+        self._patience = Patience(timeout_s)
+        self._start_timeout_s = self._patience.seconds if start_timeout_s is None else start_timeout_s
         self._has_left = has_left
         self._spin_s = _SPIN_S if size <= usable_cores() else 0.0
         self._lock = threading.Lock()
@@ -71,6 +72,7 @@ class Counters:
 
     def arrive(self, operation: str) -> int:
         """All that this rank wrote before is visible to who waits for the ticket that is returned."""
+        self._patience.arrived()
         ticket = self._ticket + 1
         start = self._name_at(self._rank, ticket)
         self._names[start : start + NAME_BYTES] = packed_name(operation)
@@ -90,6 +92,7 @@ class Counters:
                 self._wait_for(other, ticket)
         self._fence()
         self._passed = ticket
+        self._patience.waited()
         if self._ticket - ticket >= _RECENT:  # many exchanges were started first: this one's tag is overwritten
             return
         own = counts[self._tag_at(self._rank, ticket)]
@@ -111,7 +114,7 @@ class Counters:
         counts, index = self._counts, other * _STRIDE
         start = time.monotonic()
         nap_s = 50e-6
-        timeout_s = self._start_timeout_s if ticket == 1 else self._timeout_s
+        timeout_s = self._start_timeout_s if ticket == 1 else self._patience.seconds
         while (count := counts[index]) & ~_LEFT < ticket:
             waited = time.monotonic() - start
             if count & _LEFT or (self._has_left(other) and counts[index] & ~_LEFT < ticket):

@@ -46,7 +46,7 @@ class SharedMemoryGroup:
         fd: int,
         rank: int,
         size: int,
-        timeout_s: float,
+        timeout_s: float | None,
         has_left: HasLeft = lambda _: False,
         start_timeout_s: float | None = None,
     ) -> None:

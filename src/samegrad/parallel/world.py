@@ -12,6 +12,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from samegrad.errors import ConfigurationError
 from samegrad.executors import Group, SoloGroup
 from samegrad.executors.device_staging import DeviceGroup
+from samegrad.executors.patience import LEAST_S
 from samegrad.executors.process_group import ProcessGroup
 from samegrad.executors.roll_call import RollCall
 from samegrad.executors.shared_memory import SharedMemoryGroup
@@ -102,7 +103,7 @@ def _process_group(worker: WorkerContext, host: SharedMemoryGroup | None, device
     """The ranks in the default process group of torch: over NCCL on CUDA devices, else over Gloo. It is made here and
     ended with the worker, unless the user has made one."""
     if not (isinstance(worker, JoinedContext) and dist.is_initialized()):
-        timeout = timedelta(seconds=worker.timeout_s)
+        timeout = timedelta(seconds=LEAST_S if worker.timeout_s is None else worker.timeout_s)
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
             store=worker.store if isinstance(worker, JoinedContext) else _loopback_store(worker, host, timeout),

@@ -18,7 +18,8 @@ class WorkerContext:
     """This process is worker `rank` of `len(devices)`; it computes on `devices[rank]`.
 
     memory_fd: a memory file that all workers inherited, to find each other in.
-    timeout_s: how long a worker waits for the others in one exchange; start_timeout_s: the same for the first one.
+    timeout_s: how long a worker waits for the others in one exchange; None to go by what steps take. start_timeout_s:
+        the same for the first one.
     on_exit: called in order when the launched function has returned.
     returned: one byte per rank in memory that all workers share; not 0 when the launched function has returned there.
         Three more stand behind them, for when the launcher has asked the workers to stop when they can, for when their
@@ -31,7 +32,7 @@ class WorkerContext:
     devices: tuple[str, ...]
     memory_fd: int
     threads: int
-    timeout_s: float
+    timeout_s: float | None
     send_report: Callable[[dict[str, Any]], None]
     on_exit: list[Callable[[], None]] = field(default_factory=list)
     returned: mmap.mmap | bytearray = field(default_factory=bytearray)

@@ -43,7 +43,7 @@ def launch(
     *,
     devices: str | int | Sequence[str] = "auto",
     threads: int = 1,
-    timeout_s: float = 300.0,
+    timeout_s: float | None = None,
     start_timeout_s: float = 300.0,
     on_report: OnReport | None = None,
     at_most: int = 8,
@@ -58,7 +58,9 @@ def launch(
     devices: "auto" (every CUDA device, or one CPU worker for every `threads` cores, at most `at_most`), a number, or
         names such as "cpu:2" or "cuda:0,cuda:1"; see `parse_devices`.
     threads: CPU threads of each worker; give the recipe the same number.
-    timeout_s: how long a worker waits for the others in one exchange before it gives up and names them.
+    timeout_s: how long a worker waits for the others in one exchange before it gives up and names them. If None, 300 s,
+        or 50 times as long as it has been busy between two exchanges so far, if that is longer (over a process group of
+        torch: 300 s). A worker that has died is not waited for.
     start_timeout_s: the same for the start: until all workers run, and until all have come to their first exchange.
     on_report: called here with each record that a worker hands to `samegrad.workers.report`.
     preload: modules that are imported once, before the workers are forked.

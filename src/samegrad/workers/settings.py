@@ -20,7 +20,7 @@ class Settings:
 
     devices: tuple[str, ...] = ("auto",)
     threads: int = 1
-    timeout_s: float = 300.0
+    timeout_s: float | None = None
     start_timeout_s: float = 300.0
     at_most: int = 8
     preload: tuple[str, ...] = ("torch",)
@@ -33,6 +33,8 @@ class Settings:
                 raise ConfigurationError(f"launch: {name} must be a whole number of at least 1; got {value!r}")
         for name in ("timeout_s", "start_timeout_s"):
             value = getattr(self, name)
+            if value is None and name == "timeout_s":
+                continue
             if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
                 raise ConfigurationError(f"launch: {name} must be a number of seconds above 0; got {value!r}")
         if not all(isinstance(name, str) and name for name in self.preload):
