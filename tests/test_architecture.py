@@ -24,7 +24,7 @@ DRAWING = """\
     cli
     bench | runs
     trainer | planner
-    parallel | testing | callbacks
+    parallel | testing | callbacks | kvstore
     executors | workers
     summation | strategy | simulator
     schedules

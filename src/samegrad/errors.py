@@ -17,6 +17,12 @@
     |   +-- PeerFailed (ConnectionError)     seen by a rank: another one failed, this one stops too
     |   +-- PeerTimeout (TimeoutError)       seen by a rank: another one did not arrive before the deadline
     |   `-- CallMismatch                     seen by all ranks: they do not make the same calls in the same order
+    +-- StoreError (RuntimeError)            what happened between a key-value store and who uses it
+    |   +-- RequestRefused (ValueError)      what was asked cannot be done: a wrong shape, a clock that runs back
+    |   |   `-- UnknownKey (KeyError)        a key that nobody has initialised
+    |   +-- FrameRefused (ValueError)        bytes that are no message of the store
+    |   +-- AccessRefused (PermissionError)  another secret, another version, another host
+    |   `-- ServerLost (ConnectionError)     a server has ended, or does not answer
     `-- OutputError (OSError)                a result could not be written or read back
 
 Each class also derives from the builtin that a caller would guess. A message answers four questions: what failed,
@@ -26,22 +32,28 @@ where, what was expected and what came instead, and what to do about it. All of 
 from __future__ import annotations
 
 __all__ = [
+    "AccessRefused",
     "CallMismatch",
     "ConfigurationError",
     "DataCorrupt",
     "DataError",
     "DataMissing",
     "DeviceUnavailable",
+    "FrameRefused",
     "GroupError",
     "LoaderDied",
     "NonFiniteLoss",
     "OutputError",
     "PeerFailed",
     "PeerTimeout",
+    "RequestRefused",
     "SamegradError",
     "ScheduleError",
+    "ServerLost",
+    "StoreError",
     "TopologyError",
     "TrainingError",
+    "UnknownKey",
     "WorkerDied",
     "WorkerFailed",
 ]
@@ -125,6 +137,32 @@ class PeerTimeout(GroupError, TimeoutError):
 
 class CallMismatch(GroupError):
     """The ranks meet in an exchange, but for different operations: they do not make the same calls."""
+
+
+class StoreError(SamegradError, RuntimeError):
+    """Something happened between a key-value store and those who use it."""
+
+
+class RequestRefused(StoreError, ValueError):
+    """A server cannot do what it was asked; the message names the key, and what was expected."""
+
+
+class UnknownKey(RequestRefused, KeyError):
+    """A key was pushed or pulled that nobody has initialised."""
+
+    __str__ = Exception.__str__  # that of KeyError puts the message in quotes
+
+
+class FrameRefused(StoreError, ValueError):
+    """Bytes arrived that are no message of the store: cut off, damaged, too large, or of another program."""
+
+
+class AccessRefused(StoreError, PermissionError):
+    """The two sides of a connection do not share a secret, or speak different versions."""
+
+
+class ServerLost(StoreError, ConnectionError):
+    """A server of the store has ended, or does not answer."""
 
 
 class OutputError(SamegradError, OSError):

@@ -1,0 +1,399 @@
+"""What a server knows and decides. No sockets, threads or clocks: messages in, messages out.
+
+A server has a `ServerState` for the job that it serves. Its shell (`server`, or a store in one process) gives it one
+message after the other, and sends on what it answers:
+
+    for worker, message, values in arriving:
+        for reply in state.handle(worker, message, values):
+            send(reply)
+
+Words. A *key* names a tensor. A worker cuts it (`placement`) and declares the *slices* that lie here; the server gives
+them numbers, and everything below is by slice: slices do not know of each other. Each slice has a flat value, a clock
+for each worker (the number of its pushes), and the pulls that wait.
+
+The life of a slice in a synchronous job, with two workers that each add one leaf to the tree:
+
+    worker 0   Declare   Fill       Push 1 {0}                    -> value of step 1
+    worker 1   Declare              Pull at clock 0 -> the first value   Push 1 {1}   -> value of step 1
+    sum of step 1                   {0}                           {0}{1} = complete: value := {01}
+
+What counts, counts once: a contribution to a step is identified by (step, node of the tree, slice), see
+`contributions`. A push that comes again is accepted again and changes nothing. In the other modes a push is applied
+when it comes, and identified by (worker, step, slice).
+
+A value that was given to a reply is never written to again: an update then works on a copy. So the shell may send it
+whenever it wants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samegrad.errors import RequestRefused, StoreError, UnknownKey
+from samegrad.kvstore.consistency import Clocks
+from samegrad.kvstore.contributions import Contributions, check_node
+from samegrad.kvstore.job import Job
+from samegrad.kvstore.messages import (
+    Accepted,
+    Barrier,
+    Bye,
+    Declare,
+    Declared,
+    Failed,
+    Fill,
+    Message,
+    Passed,
+    Ping,
+    Pull,
+    Push,
+    Refused,
+    Values,
+)
+from samegrad.kvstore.placement import Key
+from samegrad.kvstore.updaters import Rule
+from samegrad.shards import Node, leaves_of
+
+__all__ = ["DTYPES", "Reply", "ServerState", "cut_payload", "padded"]
+
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128),
+        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    )
+}
+"""The dtypes that can be added up, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A message to `worker`, with the tensors of its payload; those of the highest priority are sent first."""
+
+    worker: int
+    message: Message
+    values: Sequence[Tensor] = ()
+    priority: float = 0.0
+
+
+def padded(nbytes: int) -> int:
+    """The bytes that `nbytes` take in a payload, where every value is filled up to whole 8 bytes."""
+    return (nbytes + 7) & ~7
+
+
+@dataclass(slots=True)
+class _Pull:
+    """A pull, or a push that wants the values back, of which `missing` slices may not be read yet."""
+
+    worker: int
+    request: int
+    slices: list[int]
+    steps: list[int]
+    priority: float
+    missing: int = 0
+
+
+@dataclass(slots=True)
+class _Slice:
+    """One slice. value: None until worker 0 has filled it. sums: of the steps that are not complete, in sync."""
+
+    key: Key
+    dtype: torch.dtype
+    numel: int
+    clocks: Clocks
+    value: Tensor | None = None
+    rule: Rule | None = None
+    is_given_out: bool = False
+    sums: dict[int, Contributions] = field(default_factory=dict)
+    waiting: list[tuple[int, _Pull]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Key:
+    """What the first worker declared of a key, who else did, and the numbers of its slices."""
+
+    declared: tuple[str, list[int], list[list[int]]]
+    first: int
+    slices: list[int]
+    workers: set[int] = field(default_factory=set)
+
+
+class ServerState:
+    """The state of one server for one job, whose values may take `memory` bytes. Methods return what is to be sent."""
+
+    def __init__(self, job: Job, memory: float = math.inf) -> None:
+        self.job = job
+        self._memory = memory
+        self.left: set[int] = set()
+        self.failure: Failed | None = None
+        self._keys: dict[Key, _Key] = {}
+        self._slices: list[_Slice] = []
+        self._bytes = 0
+        self._barrier: dict[int, int] = {}  # worker -> its request
+        as_leaves = job.shards == job.workers
+        self._nodes = [{Node(0, worker)} if as_leaves else set() for worker in range(job.workers)]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all workers have left, or one has failed."""
+        return self.failure is not None or len(self.left) == self.job.workers
+
+    def handle(self, worker: int, message: Message, values: Sequence[Tensor] = ()) -> list[Reply]:
+        """Takes in a message of `worker`, with `values` (flat, one for each slice; they belong to the state now).
+
+        What a worker did wrong is answered with a Refused; other workers do not notice.
+        """
+        if self.failure is not None:
+            return [Reply(worker, self.failure)]
+        try:
+            if worker in self.left:
+                raise RequestRefused(f"worker {worker} has left the store; it cannot ask for anything any more")
+            match message:
+                case Push():
+                    return self._push(worker, message, values)
+                case Pull(request, slices, steps, priority):
+                    return self._pull(_Pull(worker, request, slices, steps, priority))
+                case Declare():
+                    return self._declare(worker, message)
+                case Fill(request, slices):
+                    return self._fill(worker, request, slices, values)
+                case Barrier(request):
+                    self._barrier[worker] = request
+                    return self._pass_barrier()
+                case Bye():
+                    return self._leave(worker)
+                case Ping():
+                    return []
+            raise RequestRefused(f"a server takes no {type(message).__name__} from a worker")
+        except StoreError as error:
+            return [Reply(worker, Refused(getattr(message, "request", 0), type(error).__name__, str(error)))]
+
+    def expected(self, message: Message) -> list[tuple[torch.dtype, int]]:
+        """Dtype and elements of each value in the payload of `message`. Raises UnknownKey, RequestRefused."""
+        if not isinstance(message, Push | Fill):
+            return []
+        return [(each.dtype, each.numel) for each in self._known(message.slices)]
+
+    def fail(self, worker: int, text: str) -> list[Reply]:
+        """The job is over because of `worker` (-1: of none): all others are told why."""
+        if self.failure is not None:
+            return []
+        self.failure = Failed(worker, text)
+        others = set(range(self.job.workers)) - self.left - {worker}
+        return [Reply(other, self.failure) for other in sorted(others)]
+
+    def status(self) -> dict[str, Any]:
+        """Keys, slices, bytes, and each worker's smallest and largest clock, as JSON values."""
+        workers = range(self.job.workers)
+        clocks = [[each.clocks.counts[worker] for each in self._slices] for worker in workers]
+        return {
+            "job": self.job.to_json(),
+            "keys": len(self._keys),
+            "slices": len(self._slices),
+            "bytes": self._bytes,
+            "pending": sum(len(each.sums) for each in self._slices),
+            "clocks": [[min(each, default=0), max(each, default=0)] for each in clocks],
+            "left": sorted(self.left),
+        }
+
+    def _known(self, slices: Sequence[int]) -> list[_Slice]:
+        try:
+            return [self._slices[number] for number in slices]
+        except IndexError:
+            raise UnknownKey(
+                f"there is no slice {max(slices)} on this server, which has {len(self._slices)}; init the key first"
+            ) from None
+
+    # Keys
+
+    def _declare(self, worker: int, message: Declare) -> list[Reply]:
+        """Makes the slices of a key, or compares with what another worker has declared."""
+        key = message.key
+        what = (message.dtype, message.shape, message.slices)
+        known = self._keys.get(key)
+        if known is None:
+            known = self._keys[key] = self._new_key(worker, message)
+        elif known.declared != what:
+            theirs, ours = _described(*known.declared), _described(*what)
+            refused = self.fail(
+                worker,
+                f"the workers do not agree on key {key!r}: worker {known.first} has {theirs}, worker {worker} has "
+                f"{ours}. All workers must init the same keys, in the same batches, with the same shapes and dtypes",
+            )
+            assert self.failure is not None
+            return [*refused, Reply(worker, Refused(message.request, "RequestRefused", self.failure.text))]
+        if worker in known.workers:
+            raise RequestRefused(f"key {key!r} was initialised already by worker {worker}; push to it")
+        known.workers.add(worker)
+        return [Reply(worker, Declared(message.request, known.slices))]
+
+    def _new_key(self, worker: int, message: Declare) -> _Key:
+        dtype, numel = DTYPES.get(message.dtype), math.prod(message.shape)
+        if dtype is None:
+            raise RequestRefused(
+                f"key {message.key!r}: values of dtype {message.dtype[:40]!r} cannot be added up; those that can are "
+                f"{', '.join(DTYPES)}"
+            )
+        for bounds in message.slices:
+            if len(bounds) != 2 or not bounds[0] <= bounds[1] <= numel:
+                raise RequestRefused(f"key {message.key!r}: {bounds} is no slice of {numel} elements")
+        nbytes = sum(stop - start for start, stop in message.slices) * dtype.itemsize
+        if self._bytes + nbytes > self._memory:
+            raise RequestRefused(
+                f"key {message.key!r}: its {nbytes} bytes on this server are more than the server may take: "
+                f"{self._memory:.0f} bytes, of which {self._bytes} are taken. Use more servers, or allow it more"
+            )
+        self._bytes += nbytes
+        numbers = []
+        for start, stop in message.slices:
+            numbers.append(len(self._slices))
+            clocks = Clocks(self.job.consistency, self.job.workers)
+            for gone in self.left:
+                clocks.leave(gone)
+            self._slices.append(_Slice(message.key, dtype, stop - start, clocks))
+        return _Key((message.dtype, message.shape, message.slices), worker, numbers)
+
+    def _fill(self, worker: int, request: int, slices: Sequence[int], values: Sequence[Tensor]) -> list[Reply]:
+        replies = [Reply(worker, Accepted(request))]
+        known = self._known(slices)
+        for each in known:
+            if worker != 0 or each.value is not None:
+                raise RequestRefused(f"key {each.key!r}: its first value comes from worker 0, once; got another one")
+        for each, value in zip(known, values, strict=True):
+            each.value = value
+            each.rule = None if self.job.updater is None else self.job.updater.rule(value)
+            replies += self._wake(each)
+        return replies
+
+    # Pushes
+
+    def _push(self, worker: int, message: Push, values: Sequence[Tensor]) -> list[Reply]:
+        slices, node = self._known(message.slices), Node(message.level, message.number)
+        check_node(node, self.job.shards)
+        for each, step in zip(slices, message.steps, strict=True):
+            if each.value is None or step < 1:
+                raise RequestRefused(
+                    f"key {each.key!r}: push {step} came before its first value; init it, on all workers, before that"
+                )
+            each.clocks.check_push(worker, step)
+        self._nodes[worker].add(node)
+        replies = []
+        for each, step, value in zip(slices, message.steps, values, strict=True):
+            if not each.clocks.push(worker, step):
+                continue
+            if not self.job.consistency.is_sync:
+                self._update(each, value)
+            else:
+                if step not in each.sums:
+                    each.sums[step] = Contributions(self.job.shards)
+                each.sums[step].accept(node, value)
+                self._complete_steps(each)
+            replies += self._wake(each)
+        if not message.pull:
+            return [*replies, Reply(worker, Accepted(message.request))]
+        wanted = _Pull(worker, message.request, message.slices, message.steps, message.priority)
+        return [*replies, *self._pull(wanted)]
+
+    def _complete_steps(self, each: _Slice) -> None:
+        """Makes sums that are complete the value; in the order of the steps, since all push in that order."""
+        while (total := each.sums.get(each.clocks.completed + 1)) is not None:
+            if not total.is_complete(self._absent()):
+                return
+            del each.sums[each.clocks.completed + 1]
+            self._update(each, total.total())
+            each.clocks.complete(each.clocks.completed + 1)
+
+    def _absent(self) -> frozenset[int]:
+        """The leaves of the workers that have left. Which leaves a worker has is known from its pushes."""
+        gone = [node for worker in self.left for node in self._nodes[worker]]
+        return frozenset(leaf for node in gone for leaf in leaves_of(node, self.job.shards))
+
+    def _update(self, each: _Slice, total: Tensor) -> None:
+        if each.rule is None:
+            each.value = total
+        else:
+            if each.is_given_out:
+                each.rule.move_to(each.rule.value.clone())
+            each.rule.apply(total)
+            each.value = each.rule.value
+        each.is_given_out = False
+
+    # Pulls
+
+    def _pull(self, wanted: _Pull) -> list[Reply]:
+        slices = self._known(wanted.slices)
+        for each, step in zip(slices, wanted.steps, strict=True):
+            each.clocks.check_pull(wanted.worker, step)
+        for each, step in zip(slices, wanted.steps, strict=True):
+            each.clocks.pull(wanted.worker, step)
+            if each.value is None or not each.clocks.may_read(wanted.worker, step):
+                each.waiting.append((step, wanted))
+                wanted.missing += 1
+        return [] if wanted.missing else [self._answer(wanted)]
+
+    def _wake(self, each: _Slice) -> list[Reply]:
+        """Answers the pulls that have waited for `each` last."""
+        if not each.waiting or each.value is None:
+            return []
+        ready = [entry for entry in each.waiting if each.clocks.may_read(entry[1].worker, entry[0])]
+        if not ready:
+            return []
+        each.waiting = [entry for entry in each.waiting if entry not in ready]
+        for _, wanted in ready:
+            wanted.missing -= 1
+        return [self._answer(wanted) for _, wanted in ready if not wanted.missing]
+
+    def _answer(self, wanted: _Pull) -> Reply:
+        values = []
+        for each in self._known(wanted.slices):
+            assert each.value is not None
+            each.is_given_out = True
+            values.append(each.value)
+        return Reply(wanted.worker, Values(wanted.request), values, wanted.priority)
+
+    # Workers
+
+    def _pass_barrier(self) -> list[Reply]:
+        if len(self._barrier) < self.job.workers - len(self.left):
+            return []
+        replies = [Reply(worker, Passed(request)) for worker, request in sorted(self._barrier.items())]
+        self._barrier.clear()
+        return replies
+
+    def _leave(self, worker: int) -> list[Reply]:
+        """`worker` is waited for no more: sums, pulls and barriers go on without it."""
+        self.left.add(worker)
+        self._barrier.pop(worker, None)
+        replies = self._pass_barrier() if self._barrier else []
+        for each in self._slices:
+            each.clocks.leave(worker)
+            each.waiting = [entry for entry in each.waiting if entry[1].worker != worker]
+            if self.job.consistency.is_sync:
+                self._complete_steps(each)
+            replies += self._wake(each)
+        return replies
+
+
+def cut_payload(payload: Tensor, expected: Iterable[tuple[torch.dtype, int]]) -> list[Tensor]:
+    """The flat values in `payload` (bytes), which `expected` describes. Raises RequestRefused for another length."""
+    kinds = list(expected)
+    needed = sum(padded(numel * dtype.itemsize) for dtype, numel in kinds)
+    if payload.numel() != needed:
+        raise RequestRefused(f"expected values of {needed} bytes in all; got {payload.numel()}")
+    if len({dtype for dtype, _ in kinds}) == 1 and needed == sum(numel * dtype.itemsize for dtype, numel in kinds):
+        return list(payload.view(kinds[0][0]).split([numel for _, numel in kinds]))
+    values, start = [], 0
+    for dtype, numel in kinds:
+        nbytes = numel * dtype.itemsize
+        values.append(payload[start : start + nbytes].view(dtype))
+        start += padded(nbytes)
+    return values
+
+
+def _described(dtype: str, shape: Sequence[int], slices: Sequence[Sequence[int]]) -> str:
+    return f"{dtype} of shape {list(shape)} in {len(slices)} slices here"
