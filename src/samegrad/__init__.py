@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from samegrad import callbacks, data, errors, models, planner, schedules, simulator, topology
     from samegrad.callbacks import Callback, EpochReport, SaveReport, StepReport
     from samegrad.errors import SamegradError
+    from samegrad.kvstore import KVStore, Server, Updater
     from samegrad.parallel import (
         SyncBatchNorm,
         allreduce,
@@ -51,12 +52,14 @@ __all__ = [
     "Callback",
     "DistributedSampler",
     "EpochReport",
+    "KVStore",
     "Loading",
     "Plan",
     "Recipe",
     "SamegradError",
     "SaveReport",
     "Saving",
+    "Server",
     "Simulation",
     "StepReport",
     "Strategy",
@@ -64,6 +67,7 @@ __all__ = [
     "Timer",
     "Topology",
     "Trainer",
+    "Updater",
     "Workload",
     "accuracy",
     "allreduce",
@@ -92,6 +96,7 @@ _HOMES = {
     "callbacks": ["Callback", "EpochReport", "SaveReport", "StepReport"],
     "workers": ["launch"],
     "errors": ["SamegradError"],
+    "kvstore": ["KVStore", "Server", "Updater"],
     "planner": ["Plan", "Workload", "plan"],
     "recipe": ["Recipe"],
     "simulator": ["Simulation", "simulate"],

@@ -28,8 +28,9 @@ from samegrad.kvstore.messages import (
     Refused,
     Values,
 )
-from samegrad.kvstore.state import Reply, ServerState, cut_payload
+from samegrad.kvstore.state import Reply, ServerState
 from samegrad.kvstore.updaters import Updater
+from samegrad.kvstore.values import cut_payload
 from samegrad.shards import Node, shares, subtrees
 
 NUMEL = 5

@@ -1,5 +1,15 @@
-"""A key-value store with updates: many workers push contributions to many servers and pull what became of them."""
+"""A key-value store with updates: many workers push contributions to many servers and pull what became of them.
 
-from __future__ import annotations
+What is decided is pure: `placement` (which server holds what), `consistency` (who may read when), `contributions` (sums
+along the tree), `updaters`, `job` (what workers must agree on), and `state`, which is a server without its sockets.
+`framing` and `messages` say how it is told. Around it: `link`, `handshake`, `server` and `connection` over TCP; `local`
+within a process; `store`, which workers call.
+"""
 
-__all__: list[str] = []
+from samegrad.kvstore.consistency import MODES, Mode
+from samegrad.kvstore.handles import Handle
+from samegrad.kvstore.server import Server
+from samegrad.kvstore.store import KVStore
+from samegrad.kvstore.updaters import Updater
+
+__all__ = ["MODES", "Handle", "KVStore", "Mode", "Server", "Updater"]

@@ -28,7 +28,7 @@ whenever it wants.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,18 +57,10 @@ from samegrad.kvstore.messages import (
 )
 from samegrad.kvstore.placement import Key
 from samegrad.kvstore.updaters import Rule
+from samegrad.kvstore.values import DTYPES
 from samegrad.shards import Node, leaves_of
 
-__all__ = ["DTYPES", "Reply", "ServerState", "cut_payload", "padded"]
-
-DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128),
-        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-    )
-}
-"""The dtypes that can be added up, by name."""
+__all__ = ["Reply", "ServerState"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +71,6 @@ class Reply:
     message: Message
     values: Sequence[Tensor] = ()
     priority: float = 0.0
-
-
-def padded(nbytes: int) -> int:
-    """The bytes that `nbytes` take in a payload, where every value is filled up to whole 8 bytes."""
-    return (nbytes + 7) & ~7
 
 
 @dataclass(slots=True)
@@ -169,6 +156,8 @@ class ServerState:
                     return self._leave(worker)
                 case Ping():
                     return []
+                case Failed(_, text):
+                    return self.fail(worker, f"worker {worker} has failed: {text}")
             raise RequestRefused(f"a server takes no {type(message).__name__} from a worker")
         except StoreError as error:
             return [Reply(worker, Refused(getattr(message, "request", 0), type(error).__name__, str(error)))]
@@ -377,22 +366,6 @@ class ServerState:
                 self._complete_steps(each)
             replies += self._wake(each)
         return replies
-
-
-def cut_payload(payload: Tensor, expected: Iterable[tuple[torch.dtype, int]]) -> list[Tensor]:
-    """The flat values in `payload` (bytes), which `expected` describes. Raises RequestRefused for another length."""
-    kinds = list(expected)
-    needed = sum(padded(numel * dtype.itemsize) for dtype, numel in kinds)
-    if payload.numel() != needed:
-        raise RequestRefused(f"expected values of {needed} bytes in all; got {payload.numel()}")
-    if len({dtype for dtype, _ in kinds}) == 1 and needed == sum(numel * dtype.itemsize for dtype, numel in kinds):
-        return list(payload.view(kinds[0][0]).split([numel for _, numel in kinds]))
-    values, start = [], 0
-    for dtype, numel in kinds:
-        nbytes = numel * dtype.itemsize
-        values.append(payload[start : start + nbytes].view(dtype))
-        start += padded(nbytes)
-    return values
 
 
 def _described(dtype: str, shape: Sequence[int], slices: Sequence[Sequence[int]]) -> str:

@@ -1,0 +1,231 @@
+"""A worker's connection to one server: a thread that sends what is asked, and one that receives the answers."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import heapq
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from samegrad import errors
+from samegrad.errors import (
+    ConfigurationError,
+    FrameRefused,
+    PeerFailed,
+    PeerTimeout,
+    SamegradError,
+    ServerLost,
+    StoreError,
+)
+from samegrad.kvstore.handles import Question
+from samegrad.kvstore.handshake import answer, check_reach, new_nonce, parse_address
+from samegrad.kvstore.link import Link
+from samegrad.kvstore.messages import Bye, Challenge, Failed, Hello, Message, Ping, Refused, Values, Welcome
+
+__all__ = ["Connection", "connect", "error_of"]
+
+_RETRY_S = 0.05
+_LONGEST_TEXT = 2000
+
+
+def connect(address: str, secret: str | None, worker: int, job: dict[str, Any], timeout_s: float) -> tuple[Link, float]:
+    """A link to the server at `address`, which has welcomed `worker`; and how long it waits for a sign of the worker.
+
+    Waits up to `timeout_s` for the server to be there. Raises ServerLost if it is not, AccessRefused,
+    ConfigurationError for what the server does not agree to.
+    """
+    host, port = parse_address(address)
+    check_reach(host, secret, "a connection to")
+    deadline = time.monotonic() + timeout_s
+    end = _reach(host, port, timeout_s)
+    link = Link(end, max(deadline - time.monotonic(), 0.1))
+    try:
+        welcome = _shake_hands(link, secret, Hello(worker, new_nonce(), job), address)
+        link.set_timeout(timeout_s)
+        return link, welcome.timeout_s
+    except OSError as error:
+        link.close()
+        if isinstance(error, SamegradError):
+            raise
+        raise ServerLost(f"the server at {address} ended the connection at its beginning: {error}") from error
+    except BaseException:
+        link.close()
+        raise
+
+
+def _reach(host: str, port: int, timeout_s: float) -> socket.socket:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return socket.create_connection((host, port), timeout=max(deadline - time.monotonic(), 0.01))
+        except OSError as error:
+            if time.monotonic() + _RETRY_S > deadline:
+                raise ServerLost(
+                    f"no server answers at {host}:{port} within {timeout_s:g} s: {error.strerror or error}. Start one "
+                    f"with `samegrad serve --port {port}`, or look at the address"
+                ) from error
+            time.sleep(_RETRY_S)
+
+
+def _shake_hands(link: Link, secret: str | None, hello: Hello, address: str) -> Welcome:
+    link.send(hello)
+    asked = _told(link, address)
+    if not isinstance(asked, Challenge):
+        raise FrameRefused(f"the server at {address} sent {type(asked).__name__} where a Challenge was expected")
+    link.send(answer(secret, hello, asked, address))
+    welcome = _told(link, address)
+    if not isinstance(welcome, Welcome):
+        raise FrameRefused(f"the server at {address} sent {type(welcome).__name__} where a Welcome was expected")
+    return welcome
+
+
+def _told(link: Link, address: str) -> Message:
+    message, _ = link.receive()
+    if isinstance(message, Refused):
+        raise error_of(message, f"the server at {address}")
+    return message
+
+
+def error_of(refused: Refused, who: str) -> Exception:
+    """The error that a server has named; only those that it may name."""
+    known = (StoreError, ConfigurationError)
+    kind = getattr(errors, refused.error, None) if refused.error in errors.__all__ else None
+    if not (isinstance(kind, type) and issubclass(kind, known)):
+        kind = StoreError
+    return kind(f"{who} refuses: {refused.text}")
+
+
+class Connection:
+    """The connection of a worker to the server at `address`, which is ready for questions.
+
+    on_failure: called once with what ended the connection, if that was not `close`; by the thread that receives.
+    """
+
+    def __init__(self, address: str, link: Link, sign_s: float, on_failure: Callable[[Exception], None]) -> None:
+        self._address, self._link, self._on_failure = address, link, on_failure
+        self._ping_s = sign_s / 4
+        self._queue: list[tuple[float, int, Question]] = []
+        self._order = itertools.count()
+        self._requests = itertools.count(1)
+        self._asked: dict[int, Question] = {}
+        self._changed = threading.Condition()
+        self._last: Message | None = None
+        self._failure: Exception | None = None
+        self._sender = threading.Thread(target=self._send, name=f"store to {address}", daemon=True)
+        self._receiver = threading.Thread(target=self._receive, name=f"store from {address}", daemon=True)
+        self._sender.start()
+        self._receiver.start()
+
+    def ask(self, question: Question) -> None:
+        """See `Peer`."""
+        with self._changed:
+            if self._failure is None and self._last is None:
+                heapq.heappush(self._queue, (-question.priority, next(self._order), question))
+                self._changed.notify_all()
+                return
+        question.done(None, self._failure or StoreError(f"the connection to the server at {self._address} is closed"))
+
+    def close(self, error: Exception | None, timeout_s: float) -> None:
+        """See `Peer`."""
+        with self._changed:
+            waiting = []
+            if error is None:
+                self._changed.wait_for(lambda: self._failure is not None or not (self._queue or self._asked), timeout_s)
+            if error is None and (self._queue or self._asked):
+                error = PeerTimeout(f"{len(self._queue) + len(self._asked)} requests were not done at the end")
+            if error is not None:
+                waiting = self._take_waiting()
+            self._last = Bye() if error is None else Failed(-1, f"{type(error).__name__}: {error}"[:_LONGEST_TEXT])
+            self._changed.notify_all()
+        for question in waiting:
+            question.done(None, error)
+        self._sender.join(timeout_s if error is None else 1.0)
+        if error is None:  # the server closes the connection when it has read that
+            self._receiver.join(timeout_s)
+        self._link.close()
+        for thread in (self._sender, self._receiver):
+            if thread is not threading.current_thread():
+                thread.join(timeout_s)
+
+    def _take_waiting(self) -> list[Question]:
+        waiting = [*self._asked.values(), *(question for _, _, question in self._queue)]
+        self._asked.clear()
+        self._queue.clear()
+        return waiting
+
+    def _next(self) -> Question | None:
+        """What is to be sent next; a Ping if there is nothing for a while; None at the end."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._queue or self._failure or self._last, self._ping_s):
+                return Question(Ping(), (), (), 0.0, lambda *_: None)
+            if self._failure is not None or not self._queue:
+                return None
+            question = heapq.heappop(self._queue)[2]
+            request = next(self._requests)
+            question.message = dataclasses.replace(question.message, request=request)  # type: ignore[call-arg]
+            self._asked[request] = question
+            return question
+
+    def _send(self) -> None:
+        try:
+            while (question := self._next()) is not None:
+                self._link.send(question.message, question.values)
+            if self._failure is None and self._last is not None:
+                self._link.send(self._last)
+        except (OSError, FrameRefused) as error:
+            self._fail(error)
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                self._take()
+        except Exception as error:
+            self._fail(error)
+
+    def _take(self) -> None:
+        message, prefix = self._link.receive()
+        if isinstance(message, Ping):
+            return
+        if isinstance(message, Failed):
+            raise PeerFailed(message.text, message.worker)
+        request = getattr(message, "request", 0)
+        with self._changed:
+            question = self._asked.get(request)
+        if question is None:
+            if self._last is not None:  # an answer to what nobody waits for any more
+                self._link.receive_payload(prefix)
+                return
+            raise FrameRefused(f"the server at {self._address} answers request {request}, which was not made")
+        if isinstance(message, Values):
+            self._link.receive_payload_into(prefix, question.targets)
+        if isinstance(message, Refused):
+            question.done(None, error_of(message, f"the server at {self._address}"))
+        else:
+            question.done(message, None)
+        with self._changed:
+            self._asked.pop(request, None)
+            if not self._asked:
+                self._changed.notify_all()
+
+    def _fail(self, error: Exception) -> None:
+        """The connection is over: tells everybody who waits, once."""
+        if not isinstance(error, SamegradError):
+            what = "gives no sign" if isinstance(error, TimeoutError) else "was lost"
+            error = ServerLost(f"the server at {self._address} {what}: {error}")
+        with self._changed:
+            if self._failure is not None:
+                return
+            self._failure = error
+            waiting, is_leaving = self._take_waiting(), self._last is not None
+            self._changed.notify_all()
+        for question in waiting:
+            question.done(None, error)
+        with contextlib.suppress(OSError):
+            self._link.close()
+        if not is_leaving:
+            self._on_failure(error)

@@ -1,0 +1,72 @@
+"""The slices of a worker's keys, how they are put into messages, and the memory that they come from and go to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from samegrad.kvstore.handles import Handle
+from samegrad.kvstore.placement import SLICE_BYTES, Key
+
+__all__ = ["Entry", "Piece", "flat", "frames_of", "is_plain", "target_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A slice of a key: elements [start, stop), which `server` knows by `number`."""
+
+    server: int
+    number: int
+    start: int
+    stop: int
+
+
+@dataclass(slots=True)
+class Entry:
+    """What a worker knows of a key. ready: done when all workers have initialised it. step: its pushes so far.
+
+    last: what was begun last, with its priority: what comes after it must not overtake it.
+    """
+
+    key: Key
+    dtype: torch.dtype
+    shape: torch.Size
+    pieces: list[Piece]
+    ready: Handle | None = None
+    step: int = 0
+    last: tuple[Handle, float] | None = None
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether its elements lie one after the other in memory of the host."""
+    return tensor.device.type == "cpu" and tensor.is_contiguous()
+
+
+def flat(value: Tensor) -> Tensor:
+    """The elements of `value`, one after the other, in memory of the host; its own memory if it is so already."""
+    return value.detach().cpu().contiguous().view(-1)
+
+
+def target_of(out: Tensor) -> Tensor:
+    """Flat memory of the host to receive `out` into; its own if that can be."""
+    out = out.detach()
+    return out.view(-1) if is_plain(out) else torch.empty(out.numel(), dtype=out.dtype)
+
+
+def frames_of(entries: Sequence[Entry]) -> list[tuple[int, list[tuple[int, Piece]]]]:
+    """The slices of all entries, with the positions of these, by server, in messages of about a slice's size."""
+    frames: list[tuple[int, list[tuple[int, Piece]]]] = []
+    filled: dict[int, tuple[list[tuple[int, Piece]], int]] = {}
+    for at, entry in enumerate(entries):
+        itemsize = entry.dtype.itemsize
+        for piece in entry.pieces:
+            group, nbytes = filled.get(piece.server, ([], 0))
+            if not group or nbytes + (piece.stop - piece.start) * itemsize > SLICE_BYTES:
+                group, nbytes = [], 0
+                frames.append((piece.server, group))
+            group.append((at, piece))
+            filled[piece.server] = (group, nbytes + (piece.stop - piece.start) * itemsize)
+    return frames

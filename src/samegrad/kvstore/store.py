@@ -1,0 +1,359 @@
+"""`KVStore`: what a worker calls. The same for servers over the network, on this host, and within the process."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from samegrad.errors import ConfigurationError, RequestRefused, StoreError, UnknownKey
+from samegrad.kvstore.connection import Connection, connect
+from samegrad.kvstore.consistency import Consistency, Mode
+from samegrad.kvstore.handles import Handle, Peer, Question
+from samegrad.kvstore.job import Job
+from samegrad.kvstore.local import LocalServer
+from samegrad.kvstore.messages import Barrier, Declare, Declared, Fill, Message, Pull, Push
+from samegrad.kvstore.pieces import Entry, Piece, flat, frames_of, is_plain, target_of
+from samegrad.kvstore.placement import Extent, Key, check_key, place
+from samegrad.kvstore.updaters import Updater
+from samegrad.shards import Node
+from samegrad.workers import context, join
+
+__all__ = ["Contribution", "KVStore"]
+
+Contribution = tuple[Node, Sequence[Tensor]]
+"""A node of the tree, and its value for each of the keys that are pushed together."""
+
+_LEAF_LEVEL = 0
+
+
+class KVStore:
+    """Values by key, which many workers push to and pull from; made by `connect` or `local`.
+
+    Keys are text or whole numbers. Every worker initialises all keys, in the same batches. `push` and `pull` return at
+    once, with a `Handle` to wait for; calls about one key take effect in their order. Values may be on any device.
+
+    In mode "sync", a pull after c pushes gives the sum over the c-th push of all workers, or with an updater what it
+    made of these sums; the bits do not depend on the number of servers, nor on that of workers, see `leaves`. In mode
+    "stale", a pull waits for those that are more than `staleness` pushes behind; in mode "async", for nobody. These two
+    apply every push by itself, so they need an updater.
+
+    A worker that closes its store is waited for no more: sums then go without it. One that is lost, or leaves by an
+    error, ends the job on all. Nobody may use a store from two threads at the same time.
+    """
+
+    def __init__(self, job: Job, worker: int, peers: Sequence[Peer], timeout_s: float) -> None:
+        self.job, self.worker = job, worker
+        self._peers, self._timeout_s = list(peers), timeout_s
+        self._entries: dict[Key, Entry] = {}
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._failure: Exception | None = None
+
+    @classmethod
+    def connect(
+        cls,
+        addresses: Sequence[str] | str,
+        *,
+        mode: Mode = "sync",
+        staleness: int = 0,
+        updater: Updater | None = None,
+        secret: str | None = None,
+        worker: tuple[int, int] | None = None,
+        leaves: int | None = None,
+        timeout_s: float = 60.0,
+    ) -> KVStore:
+        """A store over the servers at `addresses` ("host:port"), started by `samegrad serve`; alike on all workers.
+
+        secret: what the servers were told; needed beyond this machine.
+        worker: the number of this worker, and how many there are; by default those of the job it was launched in, else
+            (0, 1).
+        leaves: of the tree along which contributions are added up, in sync; one for each worker if None.
+        timeout_s: how long anything is waited for: the servers, at the beginning, and every answer.
+
+        Raises ConfigurationError for what cannot work or is not alike on all workers, AccessRefused for another secret,
+        ServerLost if a server does not answer.
+        """
+        number, workers = _own_place() if worker is None else worker
+        job = Job(workers, leaves, Consistency(mode, staleness), updater)
+        if not 0 <= number < workers:
+            raise ConfigurationError(f"store: there is no worker {number} of {workers}; they are numbered from 0")
+        listed = [addresses] if isinstance(addresses, str) else list(addresses)
+        if not listed or len(set(listed)) != len(listed):
+            raise ConfigurationError(f"store: expected addresses, each once; got {', '.join(listed) or 'none'}")
+        if not 0 < timeout_s < 1e6:
+            raise ConfigurationError(f"store: timeout_s must be a positive number of seconds; got {timeout_s}")
+        with contextlib.ExitStack() as made:
+            links = []
+            for address in listed:
+                links.append(connect(address, secret, number, job.to_json(), timeout_s))
+                made.callback(links[-1][0].close)
+            store = cls(job, number, [], timeout_s)
+            store._peers += [
+                Connection(address, link, min(sign_s, timeout_s), store._lose)
+                for address, (link, sign_s) in zip(listed, links, strict=True)
+            ]
+            made.pop_all()
+        return store
+
+    @classmethod
+    def local(
+        cls,
+        workers: int,
+        *,
+        mode: Mode = "sync",
+        staleness: int = 0,
+        updater: Updater | None = None,
+        leaves: int | None = None,
+        timeout_s: float = 60.0,
+    ) -> list[KVStore]:
+        """A store within this process, as each of `workers` workers sees it: threads, or the devices of one thread."""
+        job = Job(workers, leaves, Consistency(mode, staleness), updater)
+        server = LocalServer(job)
+        return [cls(job, worker, [peer], timeout_s) for worker, peer in enumerate(server.peers)]
+
+    def init(self, key: Key | Mapping[Key, Tensor], value: Tensor | None = None) -> None:
+        """Makes a key with a first value, or all keys of a mapping, which are placed together: their servers are filled
+        evenly. All workers call it alike; the first values are those of worker 0.
+
+        Returns without waiting for the others, which the first use of a key does. Raises RequestRefused for workers
+        that disagree, a key that exists, or values that cannot be added up.
+        """
+        values = key if isinstance(key, Mapping) else {key: value}
+        self._check_open("init")
+        for name, tensor in values.items():
+            check_key(name)
+            if not isinstance(tensor, Tensor):
+                raise ConfigurationError(f"init: expected a tensor for key {name!r}; got {type(tensor).__name__}")
+            if name in self._entries:
+                raise RequestRefused(f"init: key {name!r} was initialised already; push to it")
+        tensors = {name: tensor for name, tensor in values.items() if isinstance(tensor, Tensor)}
+        extents = [Extent(name, tensor.numel(), tensor.element_size()) for name, tensor in tensors.items()]
+        placed = place(extents, len(self._peers))
+        entries, declared = [], list[tuple[Entry, int, list[tuple[int, int]], list[Declared]]]()
+        questions = []
+        for name, tensor in tensors.items():
+            entry = Entry(name, tensor.dtype, tensor.shape, [])
+            entries.append(entry)
+            for server in range(len(self._peers)):
+                bounds = [(each.start, each.stop) for each in placed[name] if each.servers[0] == server]
+                got: list[Declared] = []
+                dtype = str(tensor.dtype).removeprefix("torch.")
+                message = Declare(0, name, dtype, list(tensor.shape), [list(each) for each in bounds])
+                questions.append((server, message, got))
+                declared.append((entry, server, bounds, got))
+        self._declare(questions)
+        for entry, server, bounds, got in declared:
+            numbers = zip(got[0].slices, bounds, strict=True)
+            entry.pieces += [Piece(server, number, start, stop) for number, (start, stop) in numbers]
+        if self.worker == 0:
+            self._fill(entries, [tensors[entry.key] for entry in entries])
+        ready = self.barrier()
+        for entry in entries:
+            entry.ready = ready
+            self._entries[entry.key] = entry
+
+    def push(self, keys: Key | Sequence[Key], values: Tensor | Sequence[Tensor], priority: float = 0.0) -> Handle:
+        """Adds a contribution to a key, or to each of a list of keys; done when it counts.
+
+        priority: of what waits to be sent, the highest goes first. Raises UnknownKey, RequestRefused for another shape
+        or dtype than that of the key.
+        """
+        return self._begin("push", keys, [(self._leaf(), _listed(values))], None, False, priority)
+
+    def pull(
+        self, keys: Key | Sequence[Key], out: Tensor | Sequence[Tensor] | None = None, priority: float = 0.0
+    ) -> Handle:
+        """Asks for the value of a key, or of each of a list of keys; `wait` returns it, or them.
+
+        out: where to write them; new tensors on the CPU if None. priority: see `push`; the layer that is needed first
+        should have the highest.
+        """
+        return self._begin("pull", keys, [], out, True, priority)
+
+    def push_pull(
+        self,
+        keys: Key | Sequence[Key],
+        values: Tensor | Sequence[Tensor],
+        out: Tensor | Sequence[Tensor] | None = None,
+        priority: float = 0.0,
+    ) -> Handle:
+        """`push`, then `pull`, in one message; `out` may be `values`."""
+        return self._begin("push_pull", keys, [(self._leaf(), _listed(values))], out, True, priority)
+
+    def contribute(
+        self, keys: Sequence[Key], contributions: Sequence[Contribution], out: Sequence[Tensor], priority: float = 0.0
+    ) -> Handle:
+        """One push, in sync, of several nodes of the tree over `leaves`, and a pull."""
+        return self._begin("push_pull", keys, contributions, out, True, priority)
+
+    def barrier(self) -> Handle:
+        """Done when all workers that are still there have called it."""
+        self._check_open("barrier")
+        handle = Handle(f"worker {self.worker}: barrier", self._timeout_s, 1, lambda: None)
+        self._peers[0].ask(Question(Barrier(0), (), (), 0.0, handle.answered))
+        return handle
+
+    def wait(self, handles: Iterable[Handle]) -> None:
+        """Waits for each of `handles`."""
+        for handle in handles:
+            handle.wait()
+
+    def close(self) -> None:
+        """Waits until all that was begun is done, and leaves. Others go on; sums are complete without this worker."""
+        self._close(None)
+
+    def __enter__(self) -> KVStore:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        self._close(None if error is None else _as_exception(error))
+
+    # Inside
+
+    def _leaf(self) -> Node:
+        return Node(_LEAF_LEVEL, self.worker)
+
+    def _check_open(self, what: str) -> None:
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        if self._is_closed:
+            raise RequestRefused(f"{what}: the store is closed; connect anew")
+
+    def _close(self, error: Exception | None) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        for peer in self._peers:
+            peer.close(error, self._timeout_s if error is None else 1.0)
+
+    def _lose(self, error: Exception) -> None:
+        """A connection has failed: the others are ended, so that their servers tell the other workers."""
+        self._failure = self._failure or error
+        threading.Thread(target=self._close, args=(error,), daemon=True).start()
+
+    def _declare(self, questions: Sequence[tuple[int, Message, list[Declared]]]) -> None:
+        handle = Handle(f"worker {self.worker}: init", self._timeout_s, len(questions), lambda: None)
+        for server, message, got in questions:
+
+            def done(answer: Message | None, error: Exception | None, got: list[Declared] = got) -> None:
+                if isinstance(answer, Declared):
+                    got.append(answer)
+                handle.answered(answer, error)
+
+            self._peers[server].ask(Question(message, (), (), 0.0, done))
+        handle.wait()
+
+    def _fill(self, entries: Sequence[Entry], values: Sequence[Tensor]) -> None:
+        flats = [flat(value) for value in values]
+        frames = [
+            (server, Fill(0, [piece.number for _, piece in group]), [flats[at][p.start : p.stop] for at, p in group])
+            for server, group in frames_of(entries)
+        ]
+        handle = Handle(f"worker {self.worker}: init", self._timeout_s, len(frames), lambda: None)
+        for server, message, sent in frames:
+            self._peers[server].ask(Question(message, sent, (), 0.0, handle.answered))
+        handle.wait()
+
+    def _begin(
+        self,
+        what: str,
+        keys: Key | Sequence[Key],
+        contributions: Sequence[Contribution],
+        out: Tensor | Sequence[Tensor] | None,
+        pulls: bool,
+        priority: float,
+    ) -> Handle:
+        is_one = isinstance(keys, str | int)
+        entries = self._known(what, [keys] if isinstance(keys, str | int) else keys)
+        flats = [[flat(each) for each in self._checked(what, entries, values)] for _, values in contributions]
+        outs = [] if not pulls else self._outs(what, entries, out)
+        targets = [target_of(each) for each in outs]
+        for entry in entries:
+            if entry.ready is not None:
+                entry.ready.wait()
+                entry.ready = None
+            if contributions:
+                entry.step += 1
+            if entry.last is not None and not entry.last[0].is_done:
+                priority = min(priority, entry.last[1])
+
+        def finish() -> Tensor | list[Tensor] | None:
+            for each, target in zip(outs, targets, strict=True):
+                if target.data_ptr() != each.data_ptr() or not is_plain(each):
+                    each.copy_(target.view(each.shape))
+            return None if not pulls else outs[0] if is_one else outs
+
+        frames = frames_of(entries)
+        nodes = [node for node, _ in contributions]
+        name = f"worker {self.worker}: {what} of {_named(entries)}"
+        handle = Handle(name, self._timeout_s, len(frames) * max(len(nodes), 1), finish)
+        for entry in entries:
+            entry.last = (handle, priority)
+        for server, group in frames:
+            numbers, steps = [p.number for _, p in group], [entries[at].step for at, _ in group]
+            into = [targets[at][p.start : p.stop] for at, p in group] if pulls else []
+            for which, node in enumerate(nodes):
+                wants = pulls and which == len(nodes) - 1
+                message: Message = Push(0, numbers, steps, node.level, node.number, wants, priority)
+                sent = [flats[which][at][p.start : p.stop] for at, p in group]
+                self._peers[server].ask(Question(message, sent, into if wants else (), priority, handle.answered))
+            if not nodes:
+                self._peers[server].ask(
+                    Question(Pull(0, numbers, steps, priority), (), into, priority, handle.answered)
+                )
+        return handle
+
+    def _known(self, what: str, keys: Sequence[Key]) -> list[Entry]:
+        self._check_open(what)
+        try:
+            return [self._entries[key] for key in keys]
+        except (KeyError, TypeError):
+            unknown = next(key for key in keys if not isinstance(key, str | int) or key not in self._entries)
+            raise UnknownKey(
+                f"{what}: there is no key {unknown!r} in the store; init it first, on all workers. There are "
+                f"{', '.join(map(repr, list(self._entries)[:8])) or 'none'}"
+            ) from None
+
+    def _checked(self, what: str, entries: Sequence[Entry], values: Sequence[Tensor]) -> Sequence[Tensor]:
+        if len(values) != len(entries):
+            raise ConfigurationError(f"{what}: got {len(values)} tensors for {len(entries)} keys")
+        for entry, value in zip(entries, values, strict=True):
+            if value.dtype is not entry.dtype or value.shape != entry.shape:
+                raise RequestRefused(
+                    f"{what}: key {entry.key!r} holds {entry.dtype} of shape {list(entry.shape)}; got {value.dtype} of "
+                    f"shape {list(value.shape)}"
+                )
+        return values
+
+    def _outs(self, what: str, entries: Sequence[Entry], out: Tensor | Sequence[Tensor] | None) -> list[Tensor]:
+        if out is None:
+            return [torch.empty(entry.shape, dtype=entry.dtype) for entry in entries]
+        return list(self._checked(what, entries, _listed(out)))
+
+
+def _as_exception(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else StoreError(f"{type(error).__name__}: {error}")
+
+
+def _own_place() -> tuple[int, int]:
+    worker = context() or join()
+    return (0, 1) if worker is None else (worker.rank, len(worker.devices))
+
+
+@overload
+def _listed(values: Tensor) -> list[Tensor]: ...
+@overload
+def _listed(values: Sequence[Tensor] | Tensor) -> Sequence[Tensor]: ...
+def _listed(values: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
+    return [values] if isinstance(values, Tensor) else values
+
+
+def _named(entries: Sequence[Entry]) -> str:
+    more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
+    return f"key {entries[0].key!r}{more}, step {entries[0].step}" if entries else "no keys"
