@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         devices,
         replicate_parameters,
         split_batch,
+        trace,
     )
     from samegrad.parallel.fingerprint import fingerprint
     from samegrad.planner import Plan, Workload, plan
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from samegrad.simulator import Simulation, simulate
     from samegrad.strategy import Strategy
     from samegrad.timing import Benchmark, Timer
+    from samegrad.timeline import TimelineSummary, span
     from samegrad.topology import Topology
     from samegrad.trainer import (
         DistributedSampler,
@@ -64,6 +66,7 @@ __all__ = [
     "StepReport",
     "Strategy",
     "SyncBatchNorm",
+    "TimelineSummary",
     "Timer",
     "Topology",
     "Trainer",
@@ -87,8 +90,10 @@ __all__ = [
     "schedules",
     "simulate",
     "simulator",
+    "span",
     "split_batch",
     "topology",
+    "trace",
     "warmup",
 ]
 
@@ -102,6 +107,7 @@ _HOMES = {
     "simulator": ["Simulation", "simulate"],
     "strategy": ["Strategy"],
     "timing": ["Benchmark", "Timer"],
+    "timeline": ["TimelineSummary", "span"],
     "topology": ["Topology"],
     "parallel": [
         "SyncBatchNorm",
@@ -111,6 +117,7 @@ _HOMES = {
         "fingerprint",
         "replicate_parameters",
         "split_batch",
+        "trace",
     ],
     "trainer": [
         "DistributedSampler",

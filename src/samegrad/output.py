@@ -12,7 +12,7 @@ from samegrad.files import check_writable, write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["check_picture", "check_plot", "output_error", "save_figure", "write_output"]
+__all__ = ["check_output", "check_picture", "check_plot", "output_error", "save_figure", "write_output"]
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -43,13 +43,19 @@ def check_plot(path: Path) -> None:
     picture does, OutputError if it cannot be written."""
     try:
         check_picture(path)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--plot {error}") from None
+    check_output("--plot", path)
+
+
+def check_output(option: str, path: Path) -> None:
+    """What `option` names, before hours are spent on what it is to hold: raises OutputError if it cannot be written."""
+    try:
         check_writable(path.parent)
         if path.is_dir():
             raise IsADirectoryError(f"{path} is a folder")
-    except ConfigurationError as error:
-        raise ConfigurationError(f"--plot {error}") from None
     except OSError as error:
-        raise OutputError(f"--plot {path}: cannot be written: {error.strerror or error}. Name another one") from error
+        raise OutputError(f"{option} {path}: cannot be written: {error.strerror or error}. Name another one") from error
 
 
 def save_figure(figure: Figure, path: Path, dpi: float | None = None) -> None:

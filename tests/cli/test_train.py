@@ -49,7 +49,7 @@ REPORT_FIELDS = {
         "follows_tree",
     ),
     *("devices", "world_size", "cores", "samegrad_version", "torch_version", "python_version", "platform"),
-    *("weights", "command", "start_up_seconds", "precision", "compile"),
+    *("weights", "timeline", "command", "start_up_seconds", "precision", "compile"),
 }
 
 
@@ -78,7 +78,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
     """The same recipe on one, two and three CPU workers, all into the same folder."""
     out = tmp_path_factory.mktemp("runs") / "made" / "here"
     found = {}
-    for devices, ways in ((1, []), (2, ["--shares", "3,1", "--update", "replicated"]), (3, [])):
+    for devices, ways in (
+        (1, []),
+        (2, ["--shares", "3,1", "--update", "replicated", "--trace", str(out.parent.parent / "t.json")]),
+        (3, []),
+    ):
         start = time.monotonic()
         ended = train("--epochs", str(EPOCHS), "--devices", f"cpu:{devices}", "--out", str(out), "--json", *ways)
         assert ended.returncode == 0, ended.stderr
@@ -117,6 +121,19 @@ def test_stdout_is_the_report_and_nothing_else(runs: dict[int, Run]) -> None:
         assert run.report["world_size"] == devices
         assert 0 < run.report["start_up_seconds"] < run.seconds
     assert [run.report["update"] for run in runs.values()] == ["replicated", "replicated", "owner"]
+
+
+def test_a_timeline_says_where_the_time_went(runs: dict[int, Run]) -> None:
+    events = json.loads((runs[2].out.parent.parent / "t.json").read_bytes())["traceEvents"]
+    names = {(event["pid"], event["name"]) for event in events if event["ph"] == "X"}
+    assert names >= {(rank, name) for rank in (0, 1) for name in ("step", "forward", "backward", "update")}
+    assert any(event.get("cat") == "exchange" for event in events)
+    found = runs[2].report["timeline"]
+    assert found["steps"] == sum(event["name"] == "step" for event in events) / 2
+    assert found["slowest"] == 0  # it has three times as many shards
+    assert found["slow_by"] > 1.5
+    assert any(line.startswith("timeline       ") and "rank 0 was slow" in line for line in runs[2].stderr.splitlines())
+    assert runs[1].report["timeline"] is None
 
 
 def test_people_read_plain_lines_where_there_is_no_terminal(runs: dict[int, Run]) -> None:

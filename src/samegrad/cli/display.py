@@ -18,6 +18,7 @@ from samegrad.callbacks.callback import Callback
 from samegrad.callbacks.progress_bar import ProgressBar, epoch_line
 from samegrad.callbacks.reports import EpochReport, StepReport
 from samegrad.runs.texts import kinds_of
+from samegrad.timeline import TimelineSummary
 from samegrad.units import format_bytes, format_count, format_seconds
 
 __all__ = ["Display"]
@@ -74,6 +75,8 @@ class Display(Callback):
         self._line("shards", str(report["shards"]))
         if report["world_size"] > 1:
             self._line("strategy", _strategy_text(report))
+        if report["timeline"]:
+            self._line("timeline", TimelineSummary.from_json(report["timeline"]).sentence())
         self._line("fingerprint", Text(report["fingerprint"], style="bold green"))
 
     def files(self, folder: Path | None, names: Sequence[str] = ()) -> None:

@@ -302,6 +302,15 @@ def train(
             rich_help_panel=_OUTPUT,
         ),
     ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            help="Write a timeline of all devices to this file, for ui.perfetto.dev or chrome://tracing: computing, "
+            "exchanging, waiting; and say at the end how much of the exchange was hidden, and who was slow.",
+            metavar="FILE",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -338,6 +347,7 @@ def train(
         out=out,
         keep=keep,
         resume=resume,
+        trace=trace,
     )
     every = _parse_save_every(save_every)
     if resume is not None:

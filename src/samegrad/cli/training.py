@@ -24,6 +24,7 @@ from samegrad.cli.resuming import check_folder
 from samegrad.cli.stopping import StoppedBySignal
 from samegrad.errors import DeviceUnavailable
 from samegrad.machine import usable_cores
+from samegrad.output import check_output
 from samegrad.runs.page import PAGE, write_page
 from samegrad.runs.run import read_run
 from samegrad.runs.texts import kinds_of
@@ -54,6 +55,8 @@ def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
     if job.tensorboard:
         check_tensorboard("--tensorboard")
     if speaks:
+        if job.trace is not None:
+            check_output("--trace", Path(job.trace))
         if job.out is not None:
             prepare_folder(Path(job.out))
             check_folder(job)

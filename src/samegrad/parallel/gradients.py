@@ -25,6 +25,7 @@ from samegrad.parallel.layout import FlatLayout
 from samegrad.shards import Node, subtrees
 from samegrad.strategy import Strategy
 from samegrad.summation import RunningSum, Value
+from samegrad.timeline import span
 
 __all__ = ["GradientSum", "GradientTwice"]
 
@@ -134,7 +135,8 @@ class GradientSum:
             for position, node in enumerate(subtrees(self._held, self._leaves)):
                 if node not in present:
                     fill_absent(self._sum.slot(position))
-            self._sum.start().wait()
+            with span("sum of gradients", "exchange"):
+                self._sum.start().wait()
             wanted = set(range(len(used)) if self._own is None else self._own)
             self._set_gradients(
                 [view if used[place] and place in wanted else None for place, view in enumerate(self._views)]
@@ -145,7 +147,8 @@ class GradientSum:
         kept = {node: [self._kept(value[p], self._views[p]) for p in own] for node, value in self._running.values()}
         flat_kept = {node: [_flat(part) for part in parts] for node, parts in kept.items()}
         ranges = [self._layout.piece(position) for position in own]
-        sums = pieces.run(present, ranges, flat_kept, [_flat(self._views[position]) for position in own])
+        with span("sum of gradients", "exchange"):
+            sums = pieces.run(present, ranges, flat_kept, [_flat(self._views[position]) for position in own])
         gradients: Value = [None] * len(self._parameters)
         for number, position in enumerate(own):
             if used[position]:

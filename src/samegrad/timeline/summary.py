@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -61,6 +61,14 @@ class TimelineSummary:
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> TimelineSummary:
+        """The inverse of `to_json`."""
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
+        }
+        return cls(**values)
 
 
 def summary_of(timelines: Sequence[Timeline]) -> TimelineSummary:

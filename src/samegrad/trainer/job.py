@@ -80,7 +80,7 @@ class TrainJob:
     out: the folder for metrics and checkpoints; None to write nothing.
     loader_workers: processes that read for each device, see `samegrad.trainer.loading.Loading`.
     save_every, keep: see `samegrad.trainer.saving.Saving`. tensorboard: whether to write events, into a folder of
-        `out`. resume: the checkpoint to go on from, or its folder.
+        `out`. resume: the checkpoint to go on from, or its folder. trace: the file for a timeline.
     """
 
     model: str = "lenet"
@@ -108,6 +108,7 @@ class TrainJob:
     keep: int = 2
     tensorboard: bool = False
     resume: str | None = None
+    trace: str | None = None
 
     def __post_init__(self) -> None:
         choices = (("model", MODEL_NAMES), ("data", DATA), ("optimizer", LEARNING_RATES), ("update", UPDATES))

@@ -63,12 +63,12 @@ def run(job: TrainJob) -> dict[str, Any]:
     Where it was stopped before its end, the report is {"stopped": {"epoch": the one it is in, "steps": done in all}}.
     """
     world = current_world()
-    homes.compare(_options(job), world.group, "comparing the options of the ranks")
     if not job.compile:
         postpone_compiler()
     if world.rank == 0:
         report({"event": "loading", "data": job.data})
-    split = load_split(job, world)
+    split = load_split(job, world)  # the first exchange, which may take as long as the start
+    homes.compare(_options(job), world.group, "comparing the options of the ranks")
     trainer = make_trainer(job, world, split)
     trainer.remember(REMEMBERED, _JobState(job))
     if job.resume is not None:
@@ -91,7 +91,8 @@ def run(job: TrainJob) -> dict[str, Any]:
         weights = None if job.out is None or world.rank != 0 else _weights(Path(job.out))
     facts = _facts(job, trainer, len(split.train))
     command = command_line(job, facts["devices"])
-    return {**_result(trainer, epochs), **facts, "weights": weights, "command": command}
+    timeline = None if trainer.timeline is None else trainer.timeline.to_json()
+    return {**_result(trainer, epochs), **facts, "weights": weights, "timeline": timeline, "command": command}
 
 
 def _options(job: TrainJob) -> list[str]:
@@ -146,6 +147,7 @@ def make_trainer(job: TrainJob, world: World, split: data.Split) -> Trainer:
         update=_update(job, world),
         strategy=None if job.strategy == AUTO else job.strategy,
         shares=job.shares,
+        trace=job.trace,
     )
 
 

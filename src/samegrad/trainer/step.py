@@ -25,6 +25,7 @@ from samegrad.parallel.gradients import GradientSum, GradientTwice
 from samegrad.parallel.layout import aligned
 from samegrad.parallel.nested import map_tensors
 from samegrad.parallel.pinning import pinned
+from samegrad.parallel.tracing import computing
 from samegrad.parallel.world import World
 from samegrad.recipe import Recipe
 from samegrad.shards import Node, leaves_of, subtrees, tree_sum
@@ -149,7 +150,8 @@ class ShardedStep:
         # computed last; also where the step fails.
         seed_generators(generator_key(self._recipe.seed, "after", *self._key), self._device)
         mean = self._exchange(epoch, step, losses, fractions, operation)
-        self._update()
+        with computing("update", self._device):
+            self._update()
         return mean, total
 
     def _gather_weights(
@@ -225,7 +227,8 @@ class ShardedStep:
     def _forward_backward(self, epoch: int, step: int, shard: int, fraction: float, batch: tuple[Any, Any]) -> Tensor:
         X, y = to_device(batch, self._device)
         seed_generators(generator_key(self._recipe.seed, "shard", *self._key, shard), self._device)
-        loss = self._loss(self._forward(X), y)
+        with computing("forward", self._device, shard=shard):
+            loss = self._loss(self._forward(X), y)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise TrainingError(f"the loss must be one number, the mean over the examples it is given; got {found}")
@@ -235,7 +238,8 @@ class ShardedStep:
             )
         factor = fraction if self.scaler is None else fraction * self.scaler.scale
         # Not backward(gradient), which has torch import a library of symbols (0.3 s) to check the gradient's shape.
-        (loss if factor == 1.0 else loss * factor).backward()
+        with computing("backward", self._device, shard=shard):
+            (loss if factor == 1.0 else loss * factor).backward()
         return loss.detach()
 
     def _exchange(

@@ -22,10 +22,12 @@ from samegrad.parallel.execution import as_recipe_says
 from samegrad.parallel.fingerprint import fingerprint
 from samegrad.parallel.generators import kept_generators
 from samegrad.parallel.nested import count_examples, cut
+from samegrad.parallel.tracing import trace as traced_to
 from samegrad.parallel.world import current_world
 from samegrad.recipe import Recipe
 from samegrad.shards import even
 from samegrad.strategy import Strategy, default_strategy
+from samegrad.timeline import TimelineSummary, span
 from samegrad.trainer.evaluation import Evaluation
 from samegrad.trainer.examples import dataset_length, is_stream
 from samegrad.trainer.feed import Feed
@@ -67,6 +69,9 @@ class Trainer:
         on one host. The result does not depend on it, but for those that need `Recipe(exact=False)`.
     shares: how fast each rank is; it gets shards in proportion. Equal by default; the result does not depend on it.
 
+    trace: a file for the timeline of each `fit`, for Perfetto (ui.perfetto.dev); `timeline` then sums it up. See
+        `samegrad.trace`.
+
     All ranks make the same calls in the same order. Raises ConfigurationError for what cannot work.
     """
 
@@ -82,6 +87,7 @@ class Trainer:
         update: Literal["replicated", "owner"] = "replicated",
         strategy: Strategy | str | None = None,
         shares: Sequence[float] | None = None,
+        trace: str | Path | None = None,
     ) -> None:
         self.recipe = Recipe() if recipe is None else recipe
         self.world = current_world()
@@ -125,6 +131,8 @@ class Trainer:
         if self._step.scaler is not None:
             self.remember("loss scaler", self._step.scaler)
         self.position = Position()
+        self.timeline: TimelineSummary | None = None
+        self._trace = trace
         self.stopped = False
         self._stop = False
 
@@ -220,6 +228,7 @@ class Trainer:
             listeners,
             self._keeper.keeping(saving, listeners.on_save),
             training_feed(dataset, self._place, loading) as feed,
+            contextlib.nullcontext() if self._trace is None else traced_to(self._trace) as traced,
         ):
             for _ in range(epochs):
                 if self._train_epoch(feed, saving, listeners.on_step, until):
@@ -239,6 +248,7 @@ class Trainer:
             if saving is not None and self.position != saved:
                 self._keeper.save(saving, self.position, wait=True)
             self._stop = False
+        self.timeline = self.timeline if traced is None else traced.summary
         return reports
 
     def stop(self) -> None:
@@ -321,7 +331,7 @@ class Trainer:
             step, sizes = group.number, [len(part) for part in even(group.examples, recipe.shards)]
             lr = self._lr()
             scale = None if self._step.scaler is None else self._step.scaler.scale
-            with as_recipe_says(recipe, self.device):
+            with span("step", "step", epoch=self.epoch, step=step), as_recipe_says(recipe, self.device):
                 loss, count = self._step.run(self.epoch, step, sizes, group.get, which=group.which)
             now = time.perf_counter()
             before, seconds = now, now - before
