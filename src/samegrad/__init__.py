@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from samegrad.recipe import Recipe
     from samegrad.simulator import Simulation, simulate
     from samegrad.strategy import Strategy
-    from samegrad.timing import Benchmark, Timer
     from samegrad.timeline import TimelineSummary, span
+    from samegrad.timing import Benchmark, Timer
     from samegrad.topology import Topology
     from samegrad.trainer import (
         DistributedSampler,
