@@ -23,7 +23,7 @@ PACKAGE = ROOT / "src" / "samegrad"
 DRAWING = """\
     cli
     bench | runs
-    trainer | planner
+    trainer | planner | probing
     parallel | testing | callbacks | kvstore
     executors | workers
     summation | strategy | simulator
@@ -52,7 +52,7 @@ TORCH_FREE = [
         "recipe",
         "keys",
     ),
-    *("topology", "simulator", "planner", "callbacks", "runs", "bench", "cli"),
+    *("topology", "simulator", "planner", "probing", "callbacks", "runs", "bench", "cli"),
 ]
 HEAVY = ["torch", "numpy", "matplotlib", "typer", "rich"]
 MAX_LINES = 400
@@ -67,7 +67,7 @@ OWNERS = {
     "quit": ["cli", "__main__"],
     "sys.exit": ["cli", "__main__"],
     "raise SystemExit": ["cli", "__main__"],
-    "os._exit": ["cli", "workers"],  # workers ends the workers that it forked
+    "os._exit": ["cli", "workers", "probing"],  # of what they have forked
     "os.environ": ["cli", "workers"],
     "os.environb": ["cli", "workers"],
     "os.getenv": ["cli", "workers"],

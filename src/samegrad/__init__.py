@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from samegrad.parallel.fingerprint import fingerprint
     from samegrad.planner import Plan, Workload, plan
+    from samegrad.probing import Machine, probe
     from samegrad.recipe import Recipe
     from samegrad.simulator import Simulation, simulate
     from samegrad.strategy import Strategy
@@ -56,6 +57,7 @@ __all__ = [
     "EpochReport",
     "KVStore",
     "Loading",
+    "Machine",
     "Plan",
     "Recipe",
     "SamegradError",
@@ -85,6 +87,7 @@ __all__ = [
     "models",
     "plan",
     "planner",
+    "probe",
     "replicate_parameters",
     "scaled_rate",
     "schedules",
@@ -103,6 +106,7 @@ _HOMES = {
     "errors": ["SamegradError"],
     "kvstore": ["KVStore", "Server", "Updater"],
     "planner": ["Plan", "Workload", "plan"],
+    "probing": ["Machine", "probe"],
     "recipe": ["Recipe"],
     "simulator": ["Simulation", "simulate"],
     "strategy": ["Strategy"],

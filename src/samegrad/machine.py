@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
-__all__ = ["available_memory", "memory_peak", "usable_cores"]
+__all__ = ["available_memory", "memory_peak", "processor_name", "usable_cores"]
 
 _CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_CPUINFO = Path("/proc/cpuinfo")
 
 
 def usable_cores(cgroups: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> int:
@@ -65,6 +67,16 @@ def memory_peak(anew: bool = False) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def processor_name(cpuinfo: Path = _CPUINFO) -> str:
+    """What the processor calls itself, as "AMD EPYC"; cpuinfo: the file in which Linux says it."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or "unknown processor")
 
 
 def _folders(controller: str, cgroups: Path, membership: Path) -> Iterator[Path]:

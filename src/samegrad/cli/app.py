@@ -18,6 +18,8 @@ from samegrad.cli.bench import bench
 from samegrad.cli.plain_help import Command, Group
 from samegrad.cli.plan import HELP as PLAN_HELP
 from samegrad.cli.plan import plan
+from samegrad.cli.probe import HELP as PROBE_HELP
+from samegrad.cli.probe import probe
 from samegrad.cli.schedule import HELP as SCHEDULE_HELP
 from samegrad.cli.schedule import schedule
 from samegrad.cli.show import HELP as SHOW_HELP
@@ -49,6 +51,7 @@ app.command(help=SCHEDULE_HELP, cls=Command)(schedule)
 app.command(help=TOPOLOGY_HELP, cls=Command)(topology)
 app.command(help=SIMULATE_HELP, cls=Command)(simulate)
 app.command(help=SHOW_HELP, cls=Command)(show)
+app.command(help=PROBE_HELP, cls=Command)(probe)
 app.add_typer(bench, name="bench")
 
 

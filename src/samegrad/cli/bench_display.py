@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from samegrad.bench import EXPERIMENTS, Experiment, Result
 from samegrad.bench.drawing import write_plot
+from samegrad.cli.measuring_bar import measuring_bar
 from samegrad.output import check_plot
 
 __all__ = ["list_experiments", "show_experiment"]
@@ -41,7 +41,7 @@ def show_experiment(
     if plot is not None:
         check_plot(plot)
     console = Console(stderr=as_json, highlight=False)
-    result = _run(name, options, Console(stderr=True))
+    result = _run(name, options)
     result = replace(result, conditions={"command": shlex.join(["samegrad", *command]), **result.conditions})
     if as_json:
         print(json.dumps({"experiment": name, **result.to_json()}))
@@ -52,14 +52,10 @@ def show_experiment(
         console.print(f"plot        {plot}", style="cyan", soft_wrap=True)
 
 
-def _run(name: str, options: Mapping[str, Any], console: Console) -> Result:
-    """The result of the experiment; there is a bar meanwhile, if `console` is a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TimeElapsedColumn(), TimeRemainingColumn())
-    shown = console.is_terminal and not console.is_dumb_terminal
-    with Progress(*columns, console=console, transient=True, expand=True, disable=not shown) as bar:
-        task = bar.add_task(f"bench {name}: starting", total=1.0)
-        run = EXPERIMENTS[name].load()
-        return run(lambda what, done: bar.update(task, description=f"bench {name}: {what}", completed=done), **options)
+def _run(name: str, options: Mapping[str, Any]) -> Result:
+    """The result of the experiment; there is a bar meanwhile, where there is a terminal."""
+    with measuring_bar(f"bench {name}") as progress:
+        return EXPERIMENTS[name].load()(progress, **options)
 
 
 def _print(console: Console, result: Result) -> None:

@@ -13,8 +13,8 @@ __all__ = ["HELP", "topology"]
 
 HELP = (
     "Show what joins devices, and how fast.\n\n"
-    "WHAT is a file (the output of `nvidia-smi topo -m` or `rocm-smi --showtopo`, a topology of NCCL in XML, TOML) "
-    "or the name of a machine or a cluster; see --list.\n\n"
+    "WHAT is a file (the output of `nvidia-smi topo -m` or `rocm-smi --showtopo`, a topology of NCCL in XML, TOML, "
+    "what `samegrad probe --out` writes) or the name of a machine or a cluster; see --list.\n\n"
     "Example: samegrad topology dgx-1v --rings --picture dgx-1v.png"
 )
 

@@ -10,6 +10,7 @@ from samegrad.errors import DataMissing, TopologyError
 from samegrad.topology.files import from_toml
 from samegrad.topology.graph import Topology
 from samegrad.topology.link_types import Rates
+from samegrad.topology.machine_file import from_machine, is_machine
 from samegrad.topology.matrix import LARGEST_TEXT
 from samegrad.topology.nccl_xml import from_nccl_xml
 from samegrad.topology.nvidia_smi import from_nvidia_smi
@@ -27,12 +28,14 @@ _ROCM = re.compile(r"ROCm System Management|(weight|hops|link type) between two 
 
 def from_text(text: str, rates: Rates | None = None, source: str = "topology") -> Topology:
     """The topology in `text`: the output of `nvidia-smi topo -m` or `rocm-smi --showtopo`, a topology of NCCL in XML,
-    or TOML. `rates` are for what tells no bandwidths, so not for TOML.
+    TOML, or the JSON of `samegrad probe --out`. `rates` are for what tells no bandwidths, so not for the last two.
 
     Raises TopologyError, with the line.
     """
     if text.removeprefix("\ufeff").lstrip().startswith("<") and not _IN_TAGS.search(text):
         return from_nccl_xml(text, rates, source)
+    if is_machine(text):
+        return from_machine(text, source)
     if _ROCM.search(text):
         return from_rocm_smi(text, rates, source)
     if _TOML.search(text):
@@ -41,7 +44,7 @@ def from_text(text: str, rates: Rates | None = None, source: str = "topology") -
         return from_nvidia_smi(text, rates, source)
     raise TopologyError(
         f"{source}: this is no topology; expected the output of `nvidia-smi topo -m` or `rocm-smi --showtopo`, a "
-        "topology file of NCCL (XML), or TOML with [[node]] and [[link]]"
+        "topology file of NCCL (XML), TOML with [[node]] and [[link]], or what samegrad probe --out writes"
     )
 
 
@@ -72,7 +75,7 @@ def load(path: Path, rates: Rates | None = None) -> Topology:
 def find(name: str, rates: Rates | None = None) -> Topology:
     """The file or the preset of this name; a file comes first. Raises TopologyError, DataMissing."""
     path = Path(name)
-    if path.exists() or path.suffix in (".toml", ".txt", ".xml") or "/" in name.split("@")[0]:
+    if path.exists() or path.suffix in (".toml", ".txt", ".xml", ".json") or "/" in name.split("@")[0]:
         return load(path, rates)
     try:
         return preset(name)

@@ -1,0 +1,73 @@
+"""The loops that memory is measured with do what they say, and threads run together."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from samegrad.errors import ConfigurationError
+from samegrad.probing import memory
+from samegrad.probing.effort import Effort
+from samegrad.probing.memory import compiled_loops, thread_counts, together
+
+pytest.importorskip("numba")
+
+
+def test_the_loops_compute_what_they_say() -> None:
+    loops = compiled_loops()
+    words = np.arange(1024, dtype=np.int64)
+    total = int(words.sum())
+    assert loops.read(words) == loops.read_backward(words) == loops.read_unaligned(words) == total
+    odd = np.frombuffer(b"x" + words.tobytes(), dtype=np.uint8)[1:].copy()
+    base = np.empty(odd.size + 1, dtype=np.uint8)
+    base[1:] = odd
+    assert loops.read_unaligned(base[1:].view(np.int64)) == total
+    assert loops.read_strided(words, 64) == int(words[::64].sum())
+    assert loops.read_pieces(words, 1024, 3, 1) == 3 * total
+    ring = np.roll(np.arange(8, dtype=np.uint64), -1)
+    assert [loops.chase(ring, 0, count) for count in (0, 1, 7, 8, 9)] == [0, 1, 7, 0, 1]
+    assert loops.write(words, 7) == 0
+    assert (words == 7).all()
+    loops.increment(words, np.array([0, 1, 0, 1, 0, 1, 0, 1], dtype=np.int64), 10)
+    assert words[:3].tolist() == [12, 12, 7]
+
+
+def test_a_working_set_is_one_circle_through_all_its_lines() -> None:
+    seen: list[np.ndarray[tuple[int], np.dtype[np.uint64]]] = []
+    loops = compiled_loops()
+
+    class Watching:
+        @staticmethod
+        def chase(following: np.ndarray[tuple[int], np.dtype[np.uint64]], place: int, count: int) -> int:
+            seen.append(following)
+            return int(loops.chase(following, place, count))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "compiled_loops", lambda: Watching)
+        memory._latency(Effort(1, 1e-5, 1 << 14, 2.0, 0, ()), 1 << 14, {})
+    place, places = 0, []
+    for _ in range((1 << 14) // 64):
+        places.append(place)
+        place = int(seen[0][place])
+    assert place == 0
+    assert sorted(places) == list(range(0, (1 << 14) // 8, 8))
+    assert seen[0].ctypes.data % 64 == 0
+
+
+def test_works_run_at_the_same_time_and_the_last_one_counts() -> None:
+    meeting = threading.Barrier(2)
+    assert 0 < together([lambda: meeting.wait(30), lambda: meeting.wait(30)]) < 30
+
+
+def test_a_work_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    with pytest.raises(ConfigurationError, match="has not come to its end"):
+        together([lambda: 1 / 0, lambda: None])
+
+
+def test_threads_go_up_to_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, counts in ((1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])):
+        monkeypatch.setattr(memory, "usable_cores", lambda cores=cores: cores)
+        assert thread_counts() == counts
