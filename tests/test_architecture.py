@@ -28,7 +28,7 @@ DRAWING = """\
     executors | workers
     summation | strategy | simulator
     schedules
-    recipe | shards | keys
+    recipe | shards | keys | bucketing
     data | models | topology
     output | timing | timeline
     units | errors | files | machine | memory
@@ -51,6 +51,7 @@ TORCH_FREE = [
         "strategy",
         "recipe",
         "keys",
+        "bucketing",
     ),
     *("topology", "simulator", "planner", "probing", "callbacks", "runs", "bench", "cli"),
 ]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from samegrad.errors import SamegradError
     from samegrad.kvstore import KVStore, Server, Updater
     from samegrad.parallel import (
+        DistributedDataParallel,
         SyncBatchNorm,
         allreduce,
         current_world,
@@ -53,6 +54,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Benchmark",
     "Callback",
+    "DistributedDataParallel",
     "DistributedSampler",
     "EpochReport",
     "KVStore",
@@ -114,6 +116,7 @@ _HOMES = {
     "timeline": ["TimelineSummary", "span"],
     "topology": ["Topology"],
     "parallel": [
+        "DistributedDataParallel",
         "SyncBatchNorm",
         "allreduce",
         "current_world",

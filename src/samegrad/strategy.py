@@ -37,6 +37,8 @@ class Strategy:
         that follow the tree give the bits of the recipe; the others need `Recipe(exact=False)`.
     helpers: for `servers`, the number of servers; they run on the ranks themselves, one after the other.
     groups, ways, share, orders, speeds: see `samegrad.schedules.Options`.
+    bucket_bytes: gradients are exchanged in buckets of at least so many bytes, those of the last parameters first, each
+        as soon as backward has made it. None leaves the size to samegrad. Does not change the result.
     """
 
     algorithm: str
@@ -46,6 +48,7 @@ class Strategy:
     share: str | None = None
     orders: tuple[tuple[int, ...], ...] | None = None
     speeds: tuple[int, ...] | None = None
+    bucket_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.algorithm not in STRATEGIES:
@@ -65,6 +68,9 @@ class Strategy:
             )
         if self.helpers is not None and (not isinstance(self.helpers, int) or self.helpers < 0):
             raise ConfigurationError(f"strategy: helpers must be a whole number of at least 0; got {self.helpers!r}")
+        size = self.bucket_bytes
+        if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+            raise ConfigurationError(f"strategy: bucket_bytes must be a whole number of at least 1; got {size!r}")
 
     @classmethod
     def of(cls, strategy: Strategy | str) -> Strategy:
@@ -140,6 +146,7 @@ def default_strategy(ranks: int) -> Strategy:
 _SHAPES: dict[str, tuple[type, int]] = {
     "algorithm": (str, 0),
     "helpers": (int, 0),
+    "bucket_bytes": (int, 0),
     "share": (str, 0),
     "groups": (int, 2),
     "orders": (int, 2),

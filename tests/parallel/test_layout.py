@@ -99,3 +99,14 @@ def test_an_aligned_copy_has_the_same_strides() -> None:
     assert image.is_contiguous(memory_format=torch.channels_last)
     assert aligned(image).stride() == image.stride()
     assert aligned(image).data_ptr() != image.data_ptr()
+
+
+def test_places_beyond_2_to_the_31() -> None:
+    """Arithmetic only: nothing is allocated."""
+    huge = [torch.empty(size, device="meta") for size in ((1 << 31) + 5, 7, (1 << 32) + 1)]
+    layout = FlatLayout(huge)
+    starts = [layout.piece(position)[1:] for position in range(3)]
+    assert starts == [(0, (1 << 31) + 5), ((1 << 31) + 16, (1 << 31) + 23), ((1 << 31) + 32, 3 * (1 << 31) + 33)]
+    views = layout.views(layout.allocate(torch.device("meta")))
+    assert [view.storage_offset() for view in views] == [start for start, _ in starts]
+    assert layout.sizes == [(torch.float32, (1 << 31) + 32 + (1 << 32) + 16)]

@@ -101,8 +101,13 @@ class Group(Executor, Protocol):
         """Every rank's `record` (of any length), by rank. Nobody returns before all have called it."""
         ...
 
-    def broadcast(self, tensors: Sequence[Tensor], operation: str) -> None:
-        """Overwrites `tensors` with those of rank 0, which must have the same dtypes and shapes."""
+    def broadcast(self, tensors: Sequence[Tensor], operation: str, source: int = 0) -> None:
+        """Overwrites `tensors` with those of rank `source`, which must have the same dtypes and shapes."""
+        ...
+
+    def twin(self, operation: str) -> Group:
+        """The same ranks as a group of its own, so that two threads, or two users that know nothing of each other, can
+        talk at the same time: each in its own group."""
         ...
 
 

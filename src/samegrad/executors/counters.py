@@ -106,6 +106,10 @@ class Counters:
         """`arrive` and `wait` in one."""
         self.wait(self.arrive(operation))
 
+    def has_left(self, rank: int) -> bool:
+        """Whether nothing more will come from `rank`."""
+        return bool(self._counts[rank * _STRIDE] & _LEFT) or self._has_left(rank)
+
     def leave(self) -> None:
         """Tells the others that this rank will not arrive any more."""
         self._counts[self._rank * _STRIDE] = self._ticket | _LEFT

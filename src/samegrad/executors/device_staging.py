@@ -32,9 +32,13 @@ class DeviceGroup:
         """Every rank's `record`, by rank."""
         return self._host.gather(record, operation)
 
-    def broadcast(self, tensors: Sequence[Tensor], operation: str) -> None:
-        """Overwrites `tensors` with those of rank 0."""
-        self._host.broadcast(tensors, operation)
+    def broadcast(self, tensors: Sequence[Tensor], operation: str, source: int = 0) -> None:
+        """Overwrites `tensors` with those of rank `source`."""
+        self._host.broadcast(tensors, operation, source)
+
+    def twin(self, operation: str) -> DeviceGroup:
+        """See `base.Group.twin`."""
+        return DeviceGroup(self._host.twin(operation), self._device)
 
     def prepare(
         self, schedule: Schedule, sizes: FlatSizes, operation: str, out: Sequence[Tensor] | None = None

@@ -38,8 +38,12 @@ class SoloGroup:
         """The only record."""
         return [record]
 
-    def broadcast(self, tensors: Sequence[Tensor], operation: str) -> None:
+    def broadcast(self, tensors: Sequence[Tensor], operation: str, source: int = 0) -> None:
         """Nothing to do."""
+
+    def twin(self, operation: str) -> SoloGroup:
+        """See `base.Group.twin`."""
+        return SoloGroup()
 
     def prepare(
         self, schedule: Schedule, sizes: FlatSizes, operation: str, out: Sequence[Tensor] | None = None

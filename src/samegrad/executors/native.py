@@ -19,7 +19,8 @@ __all__ = ["NativeExchange"]
 class NativeExchange:
     """See `base.Exchange`; of a rank with `held` contributions, on `device`.
 
-    meet: called before the sum. explained: a context in which errors of torch get explanations.
+    meet: called before the sum. explained: a context in which errors of torch get explanations. handle: the group, None
+        for the default one.
     """
 
     def __init__(
@@ -29,9 +30,10 @@ class NativeExchange:
         device: torch.device,
         meet: Callable[[str], None],
         explained: Callable[[], contextlib.AbstractContextManager[None]],
+        handle: dist.ProcessGroup | None = None,
     ) -> None:
         self._request, self._meet, self._explained = request, meet, explained
-        self._turns = Turns(request.operation)
+        self._turns, self._handle = Turns(request.operation), handle
         self._slots = [
             [torch.empty(numel, dtype=dtype, device=device) for dtype, numel in request.sizes] for _ in range(held)
         ]
@@ -51,7 +53,9 @@ class NativeExchange:
             for flat, total in enumerate(first):
                 for slot in others:
                     as_real(total).add_(as_real(slot[flat]))
-            self._works = [dist.all_reduce(total, async_op=True) for total in first if total.numel()]
+            self._works = [
+                dist.all_reduce(total, group=self._handle, async_op=True) for total in first if total.numel()
+            ]
         return self
 
     def wait(self) -> list[Tensor]:

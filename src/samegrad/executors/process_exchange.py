@@ -28,7 +28,8 @@ _LONG = 1 << 16  # bytes; cells of that size are messages of their own
 class ProcessExchange:
     """See `base.Exchange`; of `rank`, with buffers on `device`.
 
-    meet: called before the first round. explained: a context in which errors of torch get explanations.
+    meet: called before the first round. explained: a context in which errors of torch get explanations. handle: the
+        group, None for the default one.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class ProcessExchange:
         device: torch.device,
         meet: Callable[[str], None],
         explained: Callable[[], contextlib.AbstractContextManager[None]],
+        handle: dist.ProcessGroup | None = None,
     ) -> None:
         self._request, self._meet, self._explained = request, meet, explained
         self._turns = Turns(request.operation)
@@ -53,7 +55,7 @@ class ProcessExchange:
         self._count = len(rounds)
         self._lanes: list[list[_BoundRound]] = []
         for parts in _lanes(schedule, request, device):
-            lane = [_BoundRound(each, rank) for each in rounds]
+            lane = [_BoundRound(each, rank, handle) for each in rounds]
             for each in lane:
                 for flat, ranges in enumerate(parts):
                     each.bind([slot[flat] for slot in self._slots], ranges)
@@ -92,8 +94,8 @@ class ProcessExchange:
 class _BoundRound:
     """One round, with the tensors that it reads and writes."""
 
-    def __init__(self, each: RankRound, rank: int) -> None:
-        self._each, self._rank = each, rank
+    def __init__(self, each: RankRound, rank: int, handle: dist.ProcessGroup | None) -> None:
+        self._each, self._rank, self._handle = each, rank, handle
         self._packed: list[tuple[Tensor, Tensor]] = []  # where to, what: copied before anything else
         self._sent: list[tuple[int, Tensor]] = []
         self._received: list[tuple[int, Tensor]] = []
@@ -133,7 +135,7 @@ class _BoundRound:
         for target, source in self._packed:
             target.copy_(source)
         transfers = [
-            dist.P2POp(act, tensor.view(torch.uint8), peer)
+            dist.P2POp(act, tensor.view(torch.uint8), peer, self._handle)
             for act, messages in ((dist.isend, self._sent), (dist.irecv, self._received))
             for peer, tensor in messages
             if tensor.numel()

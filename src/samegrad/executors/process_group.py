@@ -28,7 +28,8 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 
 class ProcessGroup:
-    """The default group of `torch.distributed`, which must be initialized; tensors live on `device`.
+    """The default group of `torch.distributed`, which must be initialized, or `handle`, another over the same ranks.
+    Tensors live on `device`.
 
     meet: brings the ranks together for an operation by another way, which is asked before each sum. Without it only
         `gather` and `broadcast` compare operations; a sum follows a gather in every step.
@@ -40,12 +41,14 @@ class ProcessGroup:
         device: torch.device,
         meet: Callable[[str], None] | None = None,
         roll_call: RollCall | None = None,
+        handle: dist.ProcessGroup | None = None,
     ) -> None:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self.device = device
         self.meet = meet
         self._roll_call = roll_call
+        self._handle = handle
 
     @contextlib.contextmanager
     def failures_explained(self) -> Iterator[None]:
@@ -66,7 +69,7 @@ class ProcessGroup:
         """The `length` of every rank. Raises CallMismatch on all of them if they are not at the same operation."""
         own = torch.tensor([length, tag(operation)], device=self.device)
         headers = torch.empty(2 * self.size, dtype=own.dtype, device=self.device)
-        _all_gather(headers, own)
+        _all_gather(headers, own, group=self._handle)
         lengths, tags = headers.view(self.size, 2).T.tolist()
         if len(set(tags)) > 1:
             names = self._gather(packed_name(operation), [NAME_BYTES] * self.size)
@@ -78,17 +81,23 @@ class ProcessGroup:
         padded = torch.zeros(max(longest, 1), dtype=torch.uint8)
         padded[: len(record)] = torch.frombuffer(bytearray(record or b"\0"), dtype=torch.uint8)[: len(record)]
         received = torch.empty(self.size * padded.numel(), dtype=torch.uint8, device=self.device)
-        _all_gather(received, padded.to(self.device))
+        _all_gather(received, padded.to(self.device), group=self._handle)
         rows = received.view(self.size, -1).cpu()
         return [rows[rank, :length].numpy().tobytes() for rank, length in enumerate(lengths)]
 
-    def broadcast(self, tensors: Sequence[Tensor], operation: str) -> None:
-        """Overwrites `tensors` with those of rank 0."""
+    def twin(self, operation: str) -> ProcessGroup:
+        """See `base.Group.twin`; another process group of torch. Only `gather` and `broadcast` compare operations."""
+        with self.failures_explained():
+            self._agree(operation)
+            return ProcessGroup(self.device, None, self._roll_call, dist.new_group())
+
+    def broadcast(self, tensors: Sequence[Tensor], operation: str, source: int = 0) -> None:
+        """Overwrites `tensors` with those of rank `source`."""
         with self.failures_explained():
             self._agree(operation)
             for tensor in tensors:
                 whole = tensor.to(self.device).contiguous()
-                dist.broadcast(whole, src=0)
+                dist.broadcast(whole, src=source, group=self._handle)
                 tensor.copy_(whole)
 
     def prepare(
@@ -98,7 +107,7 @@ class ProcessGroup:
         request = Request(sizes, operation, out)
         check_request(self, schedule, request)
         meet = self.meet or _nowhere
-        return ProcessExchange(self.rank, schedule, request, self.device, meet, self.failures_explained)
+        return ProcessExchange(self.rank, schedule, request, self.device, meet, self.failures_explained, self._handle)
 
     def prepare_native(
         self, cut: Cut, sizes: FlatSizes, operation: str, out: Sequence[Tensor] | None = None
@@ -113,7 +122,8 @@ class ProcessGroup:
             )
             raise ConfigurationError(f"{operation}: native needs a contribution of every rank of the group; {found}")
         held = len(cut.nodes[self.rank])
-        return NativeExchange(held, request, self.device, self.meet or _nowhere, self.failures_explained)
+        meet = self.meet or _nowhere
+        return NativeExchange(held, request, self.device, meet, self.failures_explained, self._handle)
 
 
 def _nowhere(operation: str) -> None:

@@ -60,6 +60,7 @@ class SharedMemoryGroup:
                 f"memory for the ranks to meet in cannot be had: {_explained(error).strerror}", rank
             ) from error
         self.counters = Counters(memory[:counters], rank, size, timeout_s, has_left, start_timeout_s)
+        self._timeout_s, self._start_timeout_s = timeout_s, start_timeout_s
         self._boards = memory[counters:]
         self._turn = 0
 
@@ -84,8 +85,18 @@ class SharedMemoryGroup:
             if sent >= longest:
                 return [bytes(received) for received in records]
 
-    def broadcast(self, tensors: Sequence[Tensor], operation: str) -> None:
-        """Overwrites `tensors` (on any device) with those of rank 0, through memory mapped for the occasion."""
+    def twin(self, operation: str) -> SharedMemoryGroup:
+        """See `base.Group.twin`; who has left this group has left its twins."""
+        fd = self._open_shared(Counters.nbytes(self.size) + 2 * self.size * _BOARD, operation)
+        try:
+            return SharedMemoryGroup(
+                fd, self.rank, self.size, self._timeout_s, self.counters.has_left, self._start_timeout_s
+            )
+        finally:
+            os.close(fd)
+
+    def broadcast(self, tensors: Sequence[Tensor], operation: str, source: int = 0) -> None:
+        """Overwrites `tensors` (on any device) with those of rank `source`, through memory mapped for the occasion."""
         places, total = [], 0
         for tensor in tensors:
             places.append(total)
@@ -100,15 +111,23 @@ class SharedMemoryGroup:
         ]
         own = [tensor for tensor in tensors if tensor.numel()]
         for place, tensor in zip(shared, own, strict=True):
-            if self.rank == 0:
+            if self.rank == source:
                 place.copy_(tensor)
         self.counters.barrier(operation)
         for place, tensor in zip(shared, own, strict=True):
-            if self.rank != 0:
+            if self.rank != source:
                 tensor.copy_(place)
 
     def share(self, nbytes: int, operation: str) -> Tensor:
         """`nbytes` of zeroed memory (uint8) that every rank maps; it is freed when the last rank lets go of it."""
+        fd = self._open_shared(nbytes, operation)
+        try:
+            return torch.frombuffer(_map(fd, nbytes), dtype=torch.uint8)
+        finally:
+            os.close(fd)
+
+    def _open_shared(self, nbytes: int, operation: str) -> int:
+        """A memory file that every rank has opened."""
         fd, failure = -1, b""
         try:
             if self.rank == 0:
@@ -130,10 +149,7 @@ class SharedMemoryGroup:
         failures = [answer for answer in self.gather(failure, operation) if answer]
         if failures:
             raise GroupError(f"the memory of rank 0 could not be opened by {failures[0].decode()}")
-        try:
-            return torch.frombuffer(_map(fd, nbytes), dtype=torch.uint8)
-        finally:
-            os.close(fd)
+        return fd
 
     def flat_buffers(self, sizes: FlatSizes, copies: int, operation: str) -> list[list[Tensor]]:
         """`copies` times one flat buffer for each of `sizes`, at aligned places in memory as of `share`."""

@@ -1,5 +1,6 @@
 """What every rank does alike: its place in the world, flat buffers, gradients, buffers and generators of the shards."""
 
+from samegrad.parallel.distributed_data_parallel import DistributedDataParallel
 from samegrad.parallel.fingerprint import fingerprint
 from samegrad.parallel.from_scratch import devices, replicate_parameters, split_batch
 from samegrad.parallel.reduction import allreduce
@@ -8,6 +9,7 @@ from samegrad.parallel.tracing import Trace, trace
 from samegrad.parallel.world import World, current_world
 
 __all__ = [
+    "DistributedDataParallel",
     "SyncBatchNorm",
     "Trace",
     "World",

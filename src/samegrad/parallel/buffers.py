@@ -79,8 +79,8 @@ class ShardBuffers:
             now, before = self._current(place), self.tensors[place]
             if now is not before and (now.shape != before.shape or now.dtype != before.dtype):
                 raise TrainingError(
-                    f"buffer {name} was {list(before.shape)} {before.dtype} when the Trainer was made; now it is "
-                    f"{list(now.shape)} {now.dtype}. Make a new Trainer"
+                    f"buffer {name} was {list(before.shape)} {before.dtype} at first; now it is {list(now.shape)} "
+                    f"{now.dtype}. Make a new Trainer, or wrap the model anew"
                 )
             self.tensors[place] = now
         self._start = [buffer.clone() for buffer in self.tensors]
@@ -101,7 +101,8 @@ class ShardBuffers:
             owner._buffers[key] = self.tensors[place]
         if places:
             with torch.no_grad():
-                torch._foreach_copy_([self.tensors[p] for p in places], [self._start[p] for p in places])
+                # `.data`: a graph that is kept for another backward may hold buffers, and checks their versions.
+                torch._foreach_copy_([self.tensors[p].data for p in places], [self._start[p] for p in places])
         self._touched = set()
 
     def leave(self, shard: int, fraction: float | None, is_first: bool) -> None:
@@ -138,10 +139,11 @@ class ShardBuffers:
         flags = bytes((place in self._changed) | (place in self._first) << 1 for place in places)
         return flags + b"".join(_bytes(self._first[place]) for place in self._firsts if place in self._first)
 
-    def finish(self, records: Sequence[bytes], present: Collection[Node], first_rank: int) -> None:
+    def finish(self, records: Sequence[bytes], present: Collection[Node], first_rank: int, total: float = 1.0) -> None:
         """Gives every buffer its value after the step, from the records of all ranks.
 
-        present: the subtrees, of all ranks, that are not absent. first_rank: who computed the first shard.
+        present: the subtrees, of all ranks, that are not absent. first_rank: who computed the first shard. total: what
+            all fractions add up to.
         """
         if self._running is None or not self.tensors:
             return
@@ -151,23 +153,23 @@ class ShardBuffers:
         self.enter()
         if self._means:
             if self._sum is None:
-                ((_, total),) = self._running.values()
+                ((_, means),) = self._running.values()
             else:
                 for position, node in enumerate(subtrees(self._held, self._leaves)):
                     if node not in present:
                         fill_absent(self._sum.slot(position))
                 self._sum.start().wait()
-                total = list(self._layout.views(self._total))
-            for place, mean in zip(self._means, total, strict=True):
+                means = list(self._layout.views(self._total))
+            for place, mean in zip(self._means, means, strict=True):
                 if place in changed and mean is not None:
-                    self.tensors[place].copy_(mean)
+                    self.tensors[place].data.copy_(mean if total == 1.0 else mean / total)
         values = memoryview(records[first_rank])[count:]
         for place in self._firsts:
             if records[first_rank][place] & 2:  # else it keeps its value
                 buffer = self.tensors[place]
                 nbytes = buffer.numel() * buffer.element_size()
                 raw = torch.frombuffer(bytearray(values[:nbytes]), dtype=torch.uint8)
-                buffer.copy_(raw.view(buffer.dtype).view(buffer.shape))
+                buffer.data.copy_(raw.view(buffer.dtype).view(buffer.shape))
                 values = values[nbytes:]
 
     def _current(self, place: int) -> Tensor:

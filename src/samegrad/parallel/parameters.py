@@ -16,9 +16,11 @@ from samegrad.parallel.layout import FlatLayout, aligned
 __all__ = ["compare", "compare_models", "owners", "replicate", "share"]
 
 
-def compare_models(model: nn.Module, group: Group, settings: Sequence[str] = ()) -> None:
+def compare_models(
+    model: nn.Module, group: Group, settings: Sequence[str] = (), doing: str = "making a Trainer"
+) -> None:
     """Raises ConfigurationError on all ranks alike if their `settings` or their models differ (names, shapes, ...)."""
-    compare([*settings, *_entries(model)], group, "making a Trainer: comparing models")
+    compare([*settings, *_entries(model)], group, f"{doing}: comparing models")
 
 
 def compare(entries: Sequence[str], group: Group, operation: str) -> None:
@@ -32,8 +34,8 @@ def compare(entries: Sequence[str], group: Group, operation: str) -> None:
     first, second = (text + ["nothing"] * (length - len(text)) for text in (texts[0], texts[other]))
     a, b = next(pair for pair in zip(first, second, strict=True) if pair[0] != pair[1])
     raise ConfigurationError(
-        f"the ranks made different trainers: rank 0 has {a or 'nothing'} where rank {other} has {b or 'nothing'}. Make "
-        f"the same one on every rank"
+        f"{operation}: the ranks differ: rank 0 has {a or 'nothing'} where rank {other} has {b or 'nothing'}. Do the "
+        f"same on every rank"
     )
 
 
@@ -44,7 +46,7 @@ def _entries(model: nn.Module) -> Iterator[str]:
             yield f"{kind} {name} {list(tensor.shape)} {tensor.dtype} strides {tensor.stride()}{frozen}"
 
 
-def replicate(model: nn.Module, group: Group) -> None:
+def replicate(model: nn.Module, group: Group, doing: str = "making a Trainer") -> None:
     """Gives every rank the parameters and buffers of rank 0, in memory of its own that starts at a boundary."""
     tensors = [*model.parameters(), *model.buffers()]
     with torch.no_grad():
@@ -53,7 +55,7 @@ def replicate(model: nn.Module, group: Group) -> None:
             if dense.stride() != tensor.stride():  # it has gaps, or was expanded: several elements were one
                 tensor.data = dense.copy_(tensor.data)
             tensor.data = aligned(tensor.data)
-        group.broadcast([tensor.data for tensor in tensors], "making a Trainer: copying the model of rank 0")
+        group.broadcast([tensor.data for tensor in tensors], f"{doing}: copying the model of rank 0")
 
 
 def owners(parameters: Sequence[Tensor], ranks: int) -> list[list[int]]:

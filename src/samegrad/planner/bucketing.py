@@ -1,10 +1,11 @@
-"""Gradients in buckets that are exchanged one after the other, last layers first. Pure."""
+"""The buckets of a workload: their sizes, and when each is ready. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from samegrad.bucketing import buckets
 from samegrad.planner.workload import Gradient
 
 __all__ = ["Bucket", "bucketing"]
@@ -22,10 +23,5 @@ def bucketing(gradients: Sequence[Gradient], bucket_bytes: float | None) -> tupl
 
     A gradient is never cut, and they keep their order: that in which backward makes them.
     """
-    found, nbytes = [], 0
-    for number, gradient in enumerate(gradients, start=1):
-        nbytes += gradient.nbytes
-        if number == len(gradients) or (bucket_bytes is not None and nbytes >= bucket_bytes):
-            found.append(Bucket(nbytes, gradient.ready))
-            nbytes = 0
-    return tuple(found)
+    parts = buckets([gradient.nbytes for gradient in gradients], bucket_bytes)
+    return tuple(Bucket(sum(gradients[at].nbytes for at in part), gradients[part[-1]].ready) for part in parts)

@@ -1,0 +1,243 @@
+"""One exchanged backward of a wrapped model: from the gradients of the ranks to their weighted mean in `.grad`.
+
+    begin      what was exchanged before is set aside (`Accumulation`); the reducer begins
+    arrived    the reducer starts buckets that are complete
+    end        the rest is started and waited for; records are gathered; late buckets once more; sparse gradients;
+               sum / weight into private memory, `.grad`; buffers
+
+All ranks go through `end` alike, whatever happened to them before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+from samegrad.executors import Group
+from samegrad.executors.base import fill_absent
+from samegrad.parallel.accumulation import DENSE, SPARSE, Accumulation
+from samegrad.parallel.backward_record import BackwardRecord, check_agreement
+from samegrad.parallel.buffers import ShardBuffers
+from samegrad.parallel.parameters import compare
+from samegrad.parallel.private_gradients import PrivateGradients
+from samegrad.parallel.reducer import Bucket, Reducer, Shares
+from samegrad.parallel.sparse_sum import gathered_sum
+from samegrad.shards import subtrees
+from samegrad.strategy import Strategy
+
+__all__ = ["GradientSync"]
+
+_KEPT = 4  # reducers, each for a set of parameters that are trained
+
+
+class GradientSync:
+    """The backwards of a model with `parameters` (name, parameter), and `buffers` if those are to be equal.
+
+    name: of the model, for messages. is_training: asked about the mode of the model. weight: what the gradients of the
+    next backward count, None for one. is_wanted: see `Listener`. forwards: counted by who calls them.
+    non_finite: the ranks on which the last backward made a gradient that is not finite, with the first parameter.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parameters: Sequence[tuple[str, nn.Parameter]],
+        group: Group,
+        strategy: Strategy | None,
+        buffers: ShardBuffers | None,
+        is_training: Callable[[], bool],
+    ) -> None:
+        self._name = name
+        self._names = [each for each, _ in parameters]
+        self._parameters = [parameter for _, parameter in parameters]
+        cut = [range(rank, rank + 1) for rank in range(group.size)]
+        self._group, self._shares = group, Shares(group, cut, group.size, strategy)
+        self._nodes = [subtrees(part, group.size)[0] for part in cut]
+        self._buffers, self._is_training = buffers, is_training
+        self._accumulation = Accumulation(self._parameters)
+        self._reducers: dict[bytes, tuple[Reducer, list[PrivateGradients]]] = {}
+        self._trained: list[int] = []  # positions of what the reducer exchanges
+        self._index: dict[int, int] = {}
+        self._reducer: Reducer | None = None
+        self._private: list[PrivateGradients] = []
+        self._loose: set[int] = set()
+        self._is_exchanged = False
+        self._is_joined = False
+        self._have_buffers_begun = False
+        self._backwards = 0
+        self.is_wanted = True
+        self.weight: float | None = None
+        self.forwards = 0
+        self.last_active = 0
+        self.non_finite: dict[int, str] = {}
+
+    def expect_sparse(self, parameters: Sequence[Tensor]) -> None:
+        """Leaves `parameters` out of the buckets, which would have room for all of their elements."""
+        wanted = set(map(id, parameters))
+        self._loose = {at for at, parameter in enumerate(self._parameters) if id(parameter) in wanted}
+
+    def begin_buffers(self) -> None:
+        """Forward is about to be called in training, and may change buffers."""
+        if self._buffers is not None and not self._have_buffers_begun:
+            self._have_buffers_begun = True
+            self._buffers.begin()
+
+    def begin(self, is_exchanged: bool, is_fresh: bool) -> None:
+        """See `Listener.begin`."""
+        self._is_exchanged = False
+        is_exchanged = is_exchanged and (self._group.size > 1 or self.weight is not None)
+        self._accumulation.begin(self.weight, is_exchanged, is_fresh)
+        if is_exchanged:
+            self._begin_exchange()
+
+    def _begin_exchange(self) -> None:
+        self._choose_reducer()
+        assert self._reducer is not None
+        self._is_exchanged = True
+        self._reducer.begin()
+
+    def arrived(self, position: int) -> None:
+        """See `Listener.arrived`."""
+        if self._is_exchanged and position in self._index:
+            assert self._reducer is not None
+            self._reducer.arrived(self._index[position])
+
+    def end(self) -> None:
+        """See `Listener.end`."""
+        if self._is_exchanged:
+            self._finish()
+        else:
+            self._accumulation.keep()
+
+    def broken_off(self) -> None:
+        """See `Listener.broken_off`. Raises TrainingError, on all ranks, if gradients have been exchanged."""
+        if self._is_exchanged and self._reducer is not None and self._reducer.started:
+            self._finish(is_broken=True)
+        self._is_exchanged = False
+        self._accumulation.give([None] * len(self._parameters))
+
+    def take_part(self) -> bool:
+        """A backward of the other ranks, to which this one has no batch any more; False if no rank has one."""
+        self._is_joined = True
+        try:
+            self._begin_exchange()
+            return self._finish()
+        finally:
+            self._is_joined = False
+
+    @property
+    def _backward(self) -> str:
+        return f"backward {self._backwards} of {self._name}"
+
+    def _finish(self, is_broken: bool = False) -> bool:
+        assert self._reducer is not None
+        self._is_exchanged = False
+        try:
+            self._reducer.finish()
+            records = self._gather(is_broken)
+            check_agreement(records, self._backward)
+        except BaseException:
+            self._accumulation.give([None] * len(self._parameters))
+            raise
+        late = {number for record in records for number in record.late}
+        if late:
+            self._reducer.again(late)
+        means = self._means(records)
+        if not self._is_joined:
+            self._accumulation.give(means)
+        self._finish_buffers(records)
+        self._backwards += 1
+        active = [rank for rank, record in enumerate(records) if not record.is_joined]
+        self.last_active = active[0] if active else self.last_active
+        return bool(active)
+
+    def _gather(self, is_broken: bool) -> list[BackwardRecord]:
+        assert self._reducer is not None
+        weight = 0.0 if self._is_joined else self._accumulation.weight
+        kinds = bytes(len(self._parameters)) if self._is_joined else self._accumulation.kinds()
+        buffers = b""
+        if self._buffers is not None:
+            self.begin_buffers()
+            self._buffers.leave(self._group.rank, weight if weight > 0 else None, is_first=True)
+            buffers = self._buffers.record()
+        own = BackwardRecord(
+            self.forwards,
+            weight,
+            self._reducer.late,
+            kinds,
+            buffers,
+            self._is_training(),
+            self._is_joined,
+            is_broken,
+        )
+        return list(map(BackwardRecord.unpacked, self._group.gather(own.packed(), self._backward)))
+
+    def _means(self, records: Sequence[BackwardRecord]) -> list[Tensor | None]:
+        """The mean of each parameter's gradient; None where no rank has one."""
+        kinds = bytes(map(max, *(record.kinds for record in records))) if len(records) > 1 else records[0].kinds
+        weight = math.fsum(record.weight for record in records)
+        # What is frozen keeps what it has.
+        means = [None if parameter.requires_grad else parameter.grad for parameter in self._parameters]
+        if weight == 0:
+            return means
+        assert self._reducer is not None
+        for bucket, private in zip(self._reducer.buckets, self._private, strict=True):
+            for at, mean in zip(bucket.positions, private.mean(bucket.total, weight), strict=True):
+                position = self._trained[at]
+                means[position] = mean if kinds[position] == DENSE else None
+        for position, parameter in enumerate(self._parameters):
+            if parameter.requires_grad and (kinds[position] == SPARSE or position in self._loose):
+                own = None if self._is_joined else self._accumulation.weighted(position)
+                total = gathered_sum(self._group, own, parameter, f"{self._backward}: {self._names[position][-60:]}")
+                means[position] = None if total is None else total / weight
+        self._name_non_finite()
+        return means
+
+    def _name_non_finite(self) -> None:
+        self.non_finite = {}
+        if all(private.are_finite() for private in self._private):  # the same answer on all ranks
+            return
+        own = next((name for at, name in enumerate(self._names) if not self._accumulation.is_finite(at)), "")
+        found = self._group.gather(b"" if self._is_joined else own.encode(), f"{self._backward}: not finite")
+        self.non_finite = {rank: record.decode() for rank, record in enumerate(found) if record}
+
+    def _finish_buffers(self, records: Sequence[BackwardRecord]) -> None:
+        weights = [record.weight for record in records]
+        live = [rank for rank, weight in enumerate(weights) if weight > 0]
+        if self._buffers is None or not live:
+            return
+        present = {self._nodes[rank] for rank in live}
+        self._have_buffers_begun = False
+        self._buffers.finish([record.buffers for record in records], present, live[0], math.fsum(weights))
+
+    def _choose_reducer(self) -> None:
+        """The reducer for the parameters that are trained now; a new one is prepared by all ranks together."""
+        trained = bytes(parameter.requires_grad for parameter in self._parameters)
+        if trained not in self._reducers:
+            names = [name for name, is_trained in zip(self._names, trained, strict=True) if is_trained]
+            doing = f"{self._backward}: comparing what is trained"
+            compare([f"buckets of {self._shares.bucket_bytes} bytes", *names], self._group, doing)
+            if len(self._reducers) == _KEPT:
+                self._reducers.pop(next(iter(self._reducers)))[0].close()
+            self._reducers[trained] = self._new_reducer(self._in_buckets(trained))
+        reducer, self._private = self._reducers[trained]
+        if reducer is not self._reducer:
+            self._reducer, self._trained = reducer, self._in_buckets(trained)
+            self._index = {position: at for at, position in enumerate(self._trained)}
+
+    def _in_buckets(self, trained: bytes) -> list[int]:
+        return [at for at, is_trained in enumerate(trained) if is_trained and at not in self._loose]
+
+    def _new_reducer(self, positions: Sequence[int]) -> tuple[Reducer, list[PrivateGradients]]:
+        parameters = [(self._names[at], self._parameters[at]) for at in positions]
+        reducer = Reducer(parameters, self._shares, f"gradients of {self._name}", self._fill)
+        device = self._parameters[0].device
+        return reducer, [PrivateGradients(bucket.layout, device) for bucket in reducer.buckets]
+
+    def _fill(self, bucket: Bucket) -> None:
+        if self._is_joined:
+            fill_absent(bucket.exchange.slot(0))
+        else:
+            self._accumulation.write([self._trained[at] for at in bucket.positions], bucket.slot(0))

@@ -1,0 +1,58 @@
+"""The memory that `.grad` shows after an exchange: of this rank alone, and used again only when nobody looks at it."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import Tensor
+
+from samegrad.parallel.layout import FlatLayout
+from samegrad.summation import as_real
+
+__all__ = ["PrivateGradients"]
+
+_REFERENCES = sys.getrefcount(object()) + 2  # of a view while `_is_looked_at` asks: from the list, and as loop variable
+
+
+class PrivateGradients:
+    """Flat buffers of `layout` on `device`, as one tensor for each parameter.
+
+    Code of the user may keep what was in `.grad` (for statistics, or to accumulate into it): then the next gradients
+    get other memory.
+    """
+
+    def __init__(self, layout: FlatLayout, device: torch.device) -> None:
+        self._layout, self._device = layout, device
+        self._flats: list[Tensor] = []
+        self._views: list[Tensor] = []
+
+    def mean(self, total: list[Tensor], weight: float) -> list[Tensor]:
+        """`total` / `weight`, as one tensor for each parameter."""
+        if not self._flats or self._is_looked_at():
+            self._flats = self._layout.allocate(self._device)
+            self._views = self._layout.views(self._flats)
+        for flat, part in zip(self._flats, total, strict=True):
+            if weight == 1.0:
+                flat.copy_(part)
+            else:
+                torch.div(as_real(part), weight, out=as_real(flat))
+        return list(self._views)
+
+    def are_finite(self) -> bool:
+        """Whether the last means hold neither NaN nor infinity; the same answer wherever the same bits are."""
+        for flat in self._flats:
+            # A sum is quick and finds all there is; that of large finite numbers may be infinite, too.
+            if not bool(torch.isfinite(flat.sum())) and not bool(torch.isfinite(flat).all()):
+                return False
+        return True
+
+    def _is_looked_at(self) -> bool:
+        for view in self._views:
+            if sys.getrefcount(view) > _REFERENCES:
+                return True
+        return sum(map(_owners, self._flats)) > len(self._views) + 2 * len(self._flats)
+
+
+def _owners(flat: Tensor) -> int:
+    return torch._C._storage_Use_Count(flat.untyped_storage()._cdata)  # tensors, and the object just made

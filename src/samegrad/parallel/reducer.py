@@ -1,0 +1,161 @@
+"""The exchange of gradients while backward makes them: buckets, in one order on all ranks.
+
+    backward    d   c   b   a         gradients arrive, those of the last layers first
+    buckets    [d] [c   b   a]        `fill` writes one into its slots when it is complete, then it is started
+    finish                   .        the rest is started; all are waited for
+
+A bucket is started when as many gradients have arrived in it as in the backward before, and all buckets ahead of it
+were started: the order never depends on the order in which gradients arrive. A gradient that comes after its bucket was
+started makes it `late`; such a bucket has to be done `again`, by all ranks. Who uses a reducer decides what a
+contribution is, and what becomes of the sum: `GradientSum` and `GradientSync` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from samegrad.bucketing import buckets
+from samegrad.executors import Exchange, Group
+from samegrad.parallel.exchange import prepare_exchange
+from samegrad.parallel.layout import FlatLayout
+from samegrad.parallel.lines import line_for
+from samegrad.strategy import Strategy
+
+__all__ = ["BUCKET_BYTES", "Bucket", "Reducer", "Shares"]
+
+BUCKET_BYTES = 4 << 20
+"""Least size of a bucket where the strategy does not say it; see docs/design.md for the measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Who contributes what: rank r of `group` the shards `cut[r]` of all `leaves`; added up by `strategy`."""
+
+    group: Group
+    cut: Sequence[range]
+    leaves: int
+    strategy: Strategy | None = None
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Least size of a bucket."""
+        size = None if self.strategy is None else self.strategy.bucket_bytes
+        return BUCKET_BYTES if size is None else size
+
+
+class Bucket:
+    """The parameters at `positions`, whose gradients are exchanged together, as flat buffers of `layout`.
+
+    total: the sum over all ranks, in memory of the exchange, after `Reducer.finish`.
+    """
+
+    def __init__(self, positions: Sequence[int], parameters: Sequence[nn.Parameter], exchange: Exchange) -> None:
+        self.positions = list(positions)
+        self.layout = FlatLayout([parameters[position] for position in positions])
+        self.exchange = exchange
+        self.total: list[Tensor] = []
+        self._slots: dict[tuple[int, ...], list[Tensor]] = {}  # by address
+
+    def slot(self, number: int) -> list[Tensor]:
+        """This rank's contribution `number` as one tensor for each parameter; see `Exchange.slot`."""
+        flats = self.exchange.slot(number)  # asked for every time: it waits until the slot is free, and may change
+        place = tuple(flat.data_ptr() for flat in flats)
+        if place not in self._slots:
+            for flat in flats:
+                flat.zero_()  # what lies between the parameters is added up as well
+            self._slots[place] = self.layout.views(flats)
+        return self._slots[place]
+
+    def take(self, total: list[Tensor]) -> None:
+        """Keeps the result of the exchange."""
+        self.total = total
+
+
+class Reducer:
+    """The exchanges of the gradients of `parameters` (name, parameter), prepared alike on all ranks.
+
+    fill: writes the contributions of this rank to a bucket into its slots. results: the buffers in which an exchange
+    leaves its sum, see `Executor.prepare`; None to leave that to it.
+
+    A backward is: `begin`, `arrived` for each gradient, `finish`, and `again` if any rank has late buckets.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[tuple[str, nn.Parameter]],
+        shares: Shares,
+        operation: str,
+        fill: Callable[[Bucket], None],
+        results: Callable[[FlatLayout], list[Tensor] | None] = lambda _: None,
+    ) -> None:
+        plain = [parameter for _, parameter in parameters]
+        backwards = range(len(plain))[::-1]
+        parts = buckets([plain[position].nbytes for position in backwards], shares.bucket_bytes)
+        self.buckets: list[Bucket] = []
+        for part in parts:
+            positions = sorted(backwards[at] for at in part)
+            layout = FlatLayout([plain[position] for position in positions])
+            where = f"{operation}, bucket {len(self.buckets)}"
+            exchange = prepare_exchange(
+                shares.group, shares.strategy, shares.cut, shares.leaves, layout.sizes, where, results(layout)
+            )
+            self.buckets.append(Bucket(positions, plain, exchange))
+        self._bucket_of = {at: number for number, bucket in enumerate(self.buckets) for at in bucket.positions}
+        self._line = line_for(shares.group, plain[0].device if plain else torch.device("cpu"))
+        self._fill = fill
+        self._expected = [sum(plain[at].requires_grad for at in bucket.positions) for bucket in self.buckets]
+        self._found = [0] * len(self.buckets)
+        self._started = len(self.buckets)
+        self.late: set[int] = set()
+
+    @property
+    def started(self) -> int:
+        """How many buckets were started in this backward."""
+        return self._started
+
+    def begin(self) -> None:
+        """A backward begins whose gradients are exchanged."""
+        self._found = [0] * len(self.buckets)
+        self._started, self.late = 0, set()
+
+    def arrived(self, position: int) -> None:
+        """The gradient of the parameter at `position` is there, or more of it."""
+        number = self._bucket_of[position]
+        self._found[number] += 1
+        if number < self._started:
+            self.late.add(number)
+        elif self._found[number] >= self._expected[number]:
+            while self._started < len(self.buckets) and self._found[self._started] >= self._expected[self._started]:
+                self._start_next()
+
+    def finish(self) -> None:
+        """Backward has ended. Returns when all sums are there."""
+        while self._started < len(self.buckets):
+            self._start_next()
+        self._line.finish()
+        self._expected = self._found
+
+    def again(self, late: Collection[int]) -> None:
+        """Exchanges the buckets `late` (of any rank) once more; all ranks call it alike."""
+        for number in sorted(late):
+            self._start(self.buckets[number])
+        self._line.finish()
+
+    def close(self) -> None:
+        """Lets go of all buffers."""
+        self._line.close()
+        for bucket in self.buckets:
+            bucket.exchange.close()
+
+    def _start_next(self) -> None:
+        self._start(self.buckets[self._started])
+        self._started += 1
+
+    def _start(self, bucket: Bucket) -> None:
+        with torch.no_grad():
+            self._fill(bucket)
+        self._line.start(bucket.exchange, bucket.take)

@@ -1,0 +1,33 @@
+"""Which parameters a model has, and where, so that one that was replaced is noticed."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from samegrad.errors import TrainingError
+
+__all__ = ["Registry"]
+
+
+class Registry:
+    """The parameters of `module` as they are now."""
+
+    def __init__(self, module: nn.Module) -> None:
+        owners = list(module.named_modules())
+        self._places = [
+            (f"{prefix}.{key}".lstrip("."), owner._parameters, key, parameter)
+            for prefix, owner in owners
+            for key, parameter in owner._parameters.items()
+        ]
+        self._counts = [(prefix, owner._parameters, len(owner._parameters)) for prefix, owner in owners]
+
+    def check(self) -> None:
+        """Raises TrainingError for a parameter that was replaced, added or removed since."""
+        changed = [name for name, home, key, parameter in self._places if home.get(key) is not parameter]
+        changed += [f"those of {prefix or 'the model'}" for prefix, home, count in self._counts if len(home) != count]
+        if changed:
+            raise TrainingError(
+                f"parameters of the model were replaced, added or removed after it was wrapped: "
+                f"{', '.join(changed[:5])}{', ...' if len(changed) > 5 else ''}. Their gradients would not be "
+                f"exchanged. Wrap the model anew (and make a new optimizer), or change values in place, under no_grad"
+            )

@@ -1,0 +1,70 @@
+"""What a wrapped model accepts: arguments, kinds of parameters, names in a state_dict."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from samegrad.errors import ConfigurationError
+from samegrad.strategy import Strategy, default_strategy
+
+__all__ = ["check_arguments", "plain_names", "sparse_parameters", "with_buckets"]
+
+
+def check_arguments(
+    module: nn.Module, device: torch.device, device_ids: Sequence[int | torch.device] | None, process_group: object
+) -> None:
+    """Raises ConfigurationError for what cannot be wrapped on a rank that computes on `device`."""
+    if not isinstance(module, nn.Module):
+        raise ConfigurationError(f"wrapping a model: expected an nn.Module; got {type(module).__name__}")
+    if process_group is not None:
+        raise ConfigurationError(
+            "wrapping a model: process_group is not supported: all ranks of the launch, or of torchrun, train "
+            "together. Leave it out"
+        )
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
+            raise ConfigurationError(
+                f"wrapping a model: {name} has no shape yet. Call the model once on an example before it is wrapped"
+            )
+        if tensor.device.type != device.type or (tensor.device != device and device.index is not None):
+            raise ConfigurationError(
+                f"wrapping a model: {name} is on {tensor.device}, but this rank computes on {device}. Move the model "
+                f"there first: model.to(samegrad.current_world().device)"
+            )
+    if device_ids is not None and len(device_ids) > 1:
+        raise ConfigurationError(
+            f"wrapping a model: device_ids has {len(device_ids)} devices; a rank has one. Leave it out, or give it"
+        )
+
+
+def with_buckets(given: Strategy | str | None, bucket_cap_mb: float | None, ranks: int) -> Strategy | None:
+    """The strategy, with buckets of at least `bucket_cap_mb` MiB if that is said."""
+    strategy = None if given is None else Strategy.of(given)
+    if bucket_cap_mb is None:
+        return strategy
+    if not bucket_cap_mb > 0:
+        raise ConfigurationError(f"wrapping a model: bucket_cap_mb must be more than 0; got {bucket_cap_mb}")
+    size = max(int(bucket_cap_mb * (1 << 20)), 1)
+    return dataclasses.replace(strategy or default_strategy(ranks), bucket_bytes=size)
+
+
+def sparse_parameters(module: nn.Module) -> list[Tensor]:
+    """The parameters of `module` that get sparse gradients, as far as their modules say so."""
+    return [
+        owner.weight for owner in module.modules() if isinstance(owner, nn.Embedding | nn.EmbeddingBag) and owner.sparse
+    ]
+
+
+def plain_names(module: nn.Module, state_dict: Mapping[str, Any], prefix: str = "") -> Mapping[str, Any]:
+    """Those entries of `state_dict` whose names begin with `prefix`, for `module`: without the "module." behind it that
+    torch's wrapper writes."""
+    found = {name: value for name, value in state_dict.items() if name.startswith(prefix)}
+    start, own = f"{prefix}module.", {prefix + name for name in module.state_dict()}
+    if not found or not own.isdisjoint(found) or not all(name.startswith(start) for name in found):
+        return state_dict if not prefix else found
+    return {prefix + name.removeprefix(start): value for name, value in found.items()}

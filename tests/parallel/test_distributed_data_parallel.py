@@ -1,0 +1,86 @@
+"""A wrapped model gives what one process gives, in the situations in which wrappers are known to break.
+
+A launch runs all cases of `wrapped_cases`, one after the other; each case is a test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import traceback
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from tests.parallel.wrapped_cases import CASES
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+import samegrad as sg
+from samegrad.executors.process_group import ProcessGroup
+from samegrad.parallel import World, distributed_data_parallel
+
+pytestmark = pytest.mark.dist
+
+
+def run_all(store: str = "") -> dict[str, list[str]]:
+    """For each case and rank: what went wrong, or a digest of the bits. Over Gloo if there is a file for a store."""
+    world = over_gloo(sg.current_world(), store) if store else sg.current_world()
+    found = {}
+    for name, case in CASES.items():
+        try:
+            tensors = [each.detach().resolve_conj() for each in case(world)]
+            raw = b"".join(
+                bytes(each.contiguous().reshape(-1).view(torch.uint8).numpy()) for each in tensors if each.numel()
+            )
+            answer = hashlib.sha256(raw).hexdigest()
+        except Exception:
+            answer = traceback.format_exc()
+        found[name] = [record.decode() for record in world.group.gather(answer.encode(), name)]
+    return found
+
+
+def over_gloo(world: World, store: str) -> World:
+    """The same ranks as if they were on several hosts."""
+    dist.init_process_group(
+        "gloo",
+        store=FileStore(store, world.size),
+        rank=world.rank,
+        world_size=world.size,
+        timeout=timedelta(seconds=30),
+    )
+    changed = dataclasses.replace(world, group=ProcessGroup(torch.device("cpu")), host=None)
+    vars(distributed_data_parallel)["current_world"] = lambda: changed
+    return changed
+
+
+@functools.cache
+def results(ranks: int, store: str = "") -> dict[str, list[str]]:
+    found: dict[str, list[str]] = sg.launch(lambda: run_all(store), devices=f"cpu:{ranks}", timeout_s=30)
+    return found
+
+
+def check(digests: list[str]) -> None:
+    failures = [f"rank {rank}: {each}" for rank, each in enumerate(digests) if len(each) != 64]
+    assert not failures, "\n".join(failures)
+    assert len(set(digests)) == 1, "the ranks have other bits"
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_case(ranks: int, name: str) -> None:
+    check(results(ranks)[name])
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("gloo") / "store")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_case_over_a_process_group(store: str, name: str) -> None:
+    """The exchanges run on a thread of their own, while backward goes on."""
+    check(results(3, store)[name])
+    assert results(3, store)[name] == results(3)[name], "other bits than in shared memory"
