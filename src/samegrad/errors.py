@@ -9,7 +9,8 @@
     |   +-- DataMissing (FileNotFoundError)  not there, and not to be had
     |   `-- DataCorrupt                      there, but not what it should be
     +-- TrainingError (RuntimeError)         the model or the loss did something that training cannot go on from
-    |   `-- NonFiniteLoss (FloatingPointError)
+    |   +-- NonFiniteLoss (FloatingPointError)
+    |   `-- ModelsDiffer                     seen by all ranks: their models are no longer the same
     +-- GroupError (RuntimeError)            what happened to a rank of the group
     |   +-- WorkerFailed                     the function raised in a worker; carries its traceback
     |   +-- WorkerDied (ChildProcessError)   a worker ended without an answer: killed, or it left by itself
@@ -42,6 +43,7 @@ __all__ = [
     "FrameRefused",
     "GroupError",
     "LoaderDied",
+    "ModelsDiffer",
     "NonFiniteLoss",
     "OutputError",
     "PeerFailed",
@@ -97,6 +99,15 @@ class TrainingError(SamegradError, RuntimeError):
 
 class NonFiniteLoss(TrainingError, FloatingPointError):
     """The loss of a shard is NaN or infinite; the parameters are those of the step before."""
+
+
+class ModelsDiffer(TrainingError):
+    """The models of the ranks are no longer the same. tensor: the first that differs. rank: the first where it does."""
+
+    def __init__(self, message: str, tensor: str = "", rank: int = -1) -> None:
+        super().__init__(message)
+        self.tensor = tensor
+        self.rank = rank
 
 
 class GroupError(SamegradError, RuntimeError):

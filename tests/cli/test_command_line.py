@@ -34,7 +34,7 @@ TRAIN_OPTIONS = [
         "--compile",
     ),
     *("--inexact", "--devices", "--shares", "--strategy", "--update", "--loader-workers"),
-    *("--out", "--tensorboard", "--save-every", "--keep", "--resume", "--trace", "--json", "--debug"),
+    *("--out", "--tensorboard", "--save-every", "--keep", "--resume", "--check-every", "--trace", "--json", "--debug"),
 ]
 
 

@@ -17,7 +17,17 @@ from samegrad.trainer.packing import unpack
 __all__ = ["check_folder", "given_options", "resumed"]
 
 _IF_GIVEN = frozenset({"out", "data_dir", "save_every", "keep", "tensorboard", "strategy"})
-_FREE = _IF_GIVEN | {"devices", "shares", "update", "loader_workers", "resume", "trace", "as_json", "debug"}
+_FREE = _IF_GIVEN | {
+    "devices",
+    "shares",
+    "update",
+    "loader_workers",
+    "resume",
+    "trace",
+    "check_every",
+    "as_json",
+    "debug",
+}
 """What may differ from the run that is resumed."""
 _FREE_OPTIONS = [f"--{name.replace('_', '-')}" for name in sorted(_FREE - {"resume", "as_json", "debug"})]
 
@@ -37,7 +47,7 @@ def resumed(job: TrainJob, given: Collection[str]) -> TrainJob:
             f"--resume {job.resume}: a run is gone on with as it was begun, but these options say otherwise: "
             f"{', '.join(differing)}. Leave them out; what may differ is {', '.join(_FREE_OPTIONS)}"
         )
-    names = {"shares", "update", "loader_workers", "trace"} | (_IF_GIVEN & set(given))
+    names = {"shares", "update", "loader_workers", "trace", "check_every"} | (_IF_GIVEN & set(given))
     going_on = replace(saved, **{name: getattr(job, name) for name in names})
     going_on.check_strategy()
     return going_on

@@ -302,6 +302,16 @@ def train(
             rich_help_panel=_OUTPUT,
         ),
     ] = None,
+    check_every: Annotated[
+        int | None,
+        typer.Option(
+            help="Compare the models of all devices after every so many steps, and stop if they differ, with the name "
+            "of the first parameter that does.",
+            metavar="N",
+            min=1,
+            rich_help_panel=_DEVICES,
+        ),
+    ] = None,
     trace: Annotated[
         str | None,
         typer.Option(
@@ -348,6 +358,7 @@ def train(
         keep=keep,
         resume=resume,
         trace=trace,
+        check_every=check_every,
     )
     every = _parse_save_every(save_every)
     if resume is not None:

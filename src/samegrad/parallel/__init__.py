@@ -1,5 +1,6 @@
 """What every rank does alike: its place in the world, flat buffers, gradients, buffers and generators of the shards."""
 
+from samegrad.parallel.agreement import check_agreement
 from samegrad.parallel.distributed_data_parallel import DistributedDataParallel
 from samegrad.parallel.fingerprint import fingerprint
 from samegrad.parallel.from_scratch import devices, replicate_parameters, split_batch
@@ -14,6 +15,7 @@ __all__ = [
     "Trace",
     "World",
     "allreduce",
+    "check_agreement",
     "current_world",
     "devices",
     "fingerprint",

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from samegrad.errors import ConfigurationError
+from samegrad.parallel.agreement import AgreementCheck
 from samegrad.parallel.backward import BackwardWatch
 from samegrad.parallel.buffers import ShardBuffers
 from samegrad.parallel.gradient_sync import GradientSync
@@ -47,6 +48,8 @@ class DistributedDataParallel(nn.Module):
     broadcast_buffers: False leaves buffers to each rank. init_sync: False leaves parameters and buffers as they are,
         which then must be equal on all ranks already.
     bucket_cap_mb: least size of a bucket in MiB; None leaves it to `strategy`. strategy: how gradients are added up.
+    check_every: compares the models of all ranks at the end of every so many exchanged backwards; repair: then sends
+        rank 0's again, instead of raising ModelsDiffer. See `check_agreement`.
     output_device, dim, find_unused_parameters, check_reduction, gradient_as_bucket_view, static_graph: accepted, for
         code written for torch; what they ask for is always so, or not needed.
 
@@ -69,6 +72,8 @@ class DistributedDataParallel(nn.Module):
         static_graph: bool = False,
         *,
         strategy: Strategy | str | None = None,
+        check_every: int | None = None,
+        repair: bool = False,
     ) -> None:
         super().__init__()
         world = current_world()
@@ -81,6 +86,7 @@ class DistributedDataParallel(nn.Module):
         settings = [
             f"broadcast_buffers {broadcast_buffers}",
             f"strategy {None if strategy is None else strategy.to_json()}",
+            f"check_every {check_every} repair {repair}",
         ]
         compare_models(module, group, settings, _DOING)
         if init_sync:
@@ -92,7 +98,16 @@ class DistributedDataParallel(nn.Module):
         if broadcast_buffers and group.size > 1 and any(True for _ in module.buffers()):
             buffers = ShardBuffers(module, group, cut, group.size, world.device)
         self._group = group
-        self._sync = GradientSync(name, parameters, group, strategy, buffers, lambda: module.training)
+        check = None if check_every is None else AgreementCheck(check_every, repair)
+        self._sync = GradientSync(
+            name,
+            parameters,
+            group,
+            strategy,
+            buffers,
+            lambda: module.training,
+            lambda count: None if check is None else check.after(count, module, group),
+        )
         self._sync.expect_sparse(sparse_parameters(module))
         plain = [parameter for _, parameter in parameters]
         self._watch = BackwardWatch(plain, self._sync)

@@ -36,7 +36,8 @@ class GradientSync:
     """The backwards of a model with `parameters` (name, parameter), and `buffers` if those are to be equal.
 
     name: of the model, for messages. is_training: asked about the mode of the model. weight: what the gradients of the
-    next backward count, None for one. is_wanted: see `Listener`. forwards: counted by who calls them.
+    next backward count, None for one. on_backward: called at the end of each exchanged one, with how many there
+    were. is_wanted: see `Listener`. forwards: counted by who calls them.
     non_finite: the ranks on which the last backward made a gradient that is not finite, with the first parameter.
     """
 
@@ -48,6 +49,7 @@ class GradientSync:
         strategy: Strategy | None,
         buffers: ShardBuffers | None,
         is_training: Callable[[], bool],
+        on_backward: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._name = name
         self._names = [each for each, _ in parameters]
@@ -55,7 +57,7 @@ class GradientSync:
         cut = [range(rank, rank + 1) for rank in range(group.size)]
         self._group, self._shares = group, Shares(group, cut, group.size, strategy)
         self._nodes = [subtrees(part, group.size)[0] for part in cut]
-        self._buffers, self._is_training = buffers, is_training
+        self._buffers, self._is_training, self._on_backward = buffers, is_training, on_backward
         self._accumulation = Accumulation(self._parameters)
         self._reducers: dict[bytes, tuple[Reducer, list[PrivateGradients]]] = {}
         self._trained: list[int] = []  # positions of what the reducer exchanges
@@ -151,6 +153,8 @@ class GradientSync:
         self._backwards += 1
         active = [rank for rank, record in enumerate(records) if not record.is_joined]
         self.last_active = active[0] if active else self.last_active
+        if len(active) == len(records):  # one that has left its loop gets the model at the end
+            self._on_backward(self._backwards)
         return bool(active)
 
     def _gather(self, is_broken: bool) -> list[BackwardRecord]:

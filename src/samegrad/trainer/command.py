@@ -11,7 +11,15 @@ from samegrad.trainer.job import TrainJob
 __all__ = ["command_line"]
 
 _ALWAYS = ("model", "data", "batch_size", "shards", "lr", "optimizer", "epochs", "seed")
-_NEVER = ("out", "save_every", "keep", "tensorboard", "resume", "trace")  # do not say what is computed, nor how
+_NEVER = (
+    "out",
+    "save_every",
+    "keep",
+    "tensorboard",
+    "resume",
+    "trace",
+    "check_every",
+)  # do not say what is computed, nor how
 
 
 def command_line(job: TrainJob, devices: Sequence[str]) -> str:

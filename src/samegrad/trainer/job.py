@@ -81,6 +81,7 @@ class TrainJob:
     loader_workers: processes that read for each device, see `samegrad.trainer.loading.Loading`.
     save_every, keep: see `samegrad.trainer.saving.Saving`. tensorboard: whether to write events, into a folder of
         `out`. resume: the checkpoint to go on from, or its folder. trace: the file for a timeline.
+    check_every: after how many steps the models of all devices are compared; None for never.
     """
 
     model: str = "lenet"
@@ -109,6 +110,7 @@ class TrainJob:
     tensorboard: bool = False
     resume: str | None = None
     trace: str | None = None
+    check_every: int | None = None
 
     def __post_init__(self) -> None:
         choices = (("model", MODEL_NAMES), ("data", DATA), ("optimizer", LEARNING_RATES), ("update", UPDATES))

@@ -148,6 +148,7 @@ def make_trainer(job: TrainJob, world: World, split: data.Split) -> Trainer:
         strategy=None if job.strategy == AUTO else job.strategy,
         shares=job.shares,
         trace=job.trace,
+        check_every=job.check_every,
     )
 
 

@@ -17,6 +17,7 @@ from samegrad.callbacks.callback import Callback
 from samegrad.callbacks.reports import EpochReport, OnEpoch, OnSave, OnStep, StepReport
 from samegrad.errors import ConfigurationError
 from samegrad.parallel import parameters as homes
+from samegrad.parallel.agreement import AgreementCheck
 from samegrad.parallel.compilation import check_not_compiled, compiled
 from samegrad.parallel.execution import as_recipe_says
 from samegrad.parallel.fingerprint import fingerprint
@@ -71,6 +72,8 @@ class Trainer:
 
     trace: a file for the timeline of each `fit`, for Perfetto (ui.perfetto.dev); `timeline` then sums it up. See
         `samegrad.trace`.
+    check_every: compares the models of all ranks after every so many steps; repair: then sends rank 0's again, instead
+        of raising ModelsDiffer. See `samegrad.check_agreement`.
 
     All ranks make the same calls in the same order. Raises ConfigurationError for what cannot work.
     """
@@ -88,6 +91,8 @@ class Trainer:
         strategy: Strategy | str | None = None,
         shares: Sequence[float] | None = None,
         trace: str | Path | None = None,
+        check_every: int | None = None,
+        repair: bool = False,
     ) -> None:
         self.recipe = Recipe() if recipe is None else recipe
         self.world = current_world()
@@ -106,6 +111,7 @@ class Trainer:
             check_not_compiled(model)
         self._loss, self._weight = in_precision(loss, self.recipe, self.device), weight
         said = [f"recipe {self.recipe}", f"cut {self.cut}", f"update {update}", f"strategy {self.strategy}"]
+        said.append(f"check_every {check_every} repair {repair}")
         homes.compare_models(model, self.world.group, said)
         homes.replicate(model, self.world.group)
         owned_by = share_parameters(self.model, self.world) if update == "owner" else None
@@ -133,6 +139,7 @@ class Trainer:
         self.position = Position()
         self.timeline: TimelineSummary | None = None
         self._trace = trace
+        self._check = None if check_every is None else AgreementCheck(check_every, repair)
         self.stopped = False
         self._stop = False
 
@@ -336,6 +343,8 @@ class Trainer:
             now = time.perf_counter()
             before, seconds = now, now - before
             self.position = at = self.position.after(group.examples, loss * count, count, seconds)
+            if self._check is not None:
+                self._check.after(at.steps, self.model, self.world.group)
             self._keeper.check()
             skipped = self._step.skipped
             on_step(
