@@ -17,8 +17,8 @@ BROKEN = RuntimeError("[pair.cc:537] Read error [10.0.0.1]:5: Connection reset. 
 @pytest.mark.parametrize(
     ("gone", "said"),
     [
-        ({1}, "no answer from rank 1: killed"),
-        ({0, 3}, "no answer from ranks 0, 3: killed"),
+        ({1}, r"no answer from rank 1 \(on [^)]+\): killed"),
+        ({0, 3}, r"no answer from ranks 0 \(on [^)]+\), 3 \(on [^)]+\): killed"),
         (set[int](), r"\. All ranks answer still"),
     ],
 )
@@ -27,27 +27,36 @@ def test_ranks_that_do_not_answer_are_named(gone: set[int], said: str, monkeypat
     store = HashStore()
     there = [rank for rank in range(4) if rank not in gone]
     with ThreadPoolExecutor(4) as pool:
-        errors = list(pool.map(lambda rank: RollCall(store, rank, 4).explain(BROKEN), there))
+        calls = [RollCall(store, rank, 4) for rank in range(4)]
+        errors = list(pool.map(lambda rank: calls[rank].explain(BROKEN, "bucket 3"), there))
     for rank, error in zip(there, errors, strict=True):
         assert type(error) is PeerFailed
         assert error.rank == min(gone, default=-1)
-        start = rf"rank {rank} of 4: the exchange .* failed \(\[pair.cc:537\] Read error .* Connection reset.\)"
+        where = rf"rank {rank} of 4, on \S+, at 'bucket 3': the exchange "
+        start = where + r".* failed \(\[pair.cc:537\] Read error .* Connection reset.\)"
         with pytest.raises(GroupError, match=start + ".*" + said):
             raise error
 
 
 def test_a_deadline_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roll_call, "_WAIT_S", 0.0)
-    error = RollCall(HashStore(), 0, 2).explain(RuntimeError("Timed out waiting 1000ms for recv operation"))
+    error = RollCall(HashStore(), 0, 2).explain(RuntimeError("Timed out waiting 1000ms for recv operation"), "x")
     assert type(error) is PeerTimeout
     assert error.rank == 1
 
 
 def test_without_the_store_rank_0_is_suspected() -> None:
     class Gone:
-        def set(self, *_: object) -> None:
-            raise RuntimeError("Broken pipe")
+        def __init__(self) -> None:
+            self.is_there = True
 
-    error = RollCall(Gone(), 1, 2).explain(BROKEN)
+        def set(self, *_: object) -> None:
+            if not self.is_there:
+                raise RuntimeError("Broken pipe")
+
+    store = Gone()
+    call = RollCall(store, 1, 2)
+    store.is_there = False
+    error = call.explain(BROKEN, "x")
     assert error.rank == 0
     assert "the store in which the ranks meet is gone" in str(error)

@@ -7,6 +7,7 @@ order does not matter, what the backend makes of it (`native`).
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -51,18 +52,18 @@ class ProcessGroup:
         self._handle = handle
 
     @contextlib.contextmanager
-    def failures_explained(self) -> Iterator[None]:
-        """Within, an error of torch becomes a GroupError that names the ranks which are missing."""
+    def failures_explained(self, operation: str) -> Iterator[None]:
+        """Within, an error of torch becomes a GroupError that names `operation` and the ranks which are missing."""
         try:
             yield
         except RuntimeError as error:
             if self._roll_call is None or isinstance(error, GroupError):
                 raise
-            raise self._roll_call.explain(error) from error
+            raise self._roll_call.explain(error, operation) from error
 
     def gather(self, record: bytes, operation: str) -> list[bytes]:
         """Every rank's `record`, by rank."""
-        with self.failures_explained():
+        with self.failures_explained(operation):
             return self._gather(record, self._agree(operation, len(record)))
 
     def _agree(self, operation: str, length: int = 0) -> list[int]:
@@ -87,13 +88,13 @@ class ProcessGroup:
 
     def twin(self, operation: str) -> ProcessGroup:
         """See `base.Group.twin`; another process group of torch. Only `gather` and `broadcast` compare operations."""
-        with self.failures_explained():
+        with self.failures_explained(operation):
             self._agree(operation)
             return ProcessGroup(self.device, None, self._roll_call, dist.new_group())
 
     def broadcast(self, tensors: Sequence[Tensor], operation: str, source: int = 0) -> None:
         """Overwrites `tensors` with those of rank `source`."""
-        with self.failures_explained():
+        with self.failures_explained(operation):
             self._agree(operation)
             for tensor in tensors:
                 whole = tensor.to(self.device).contiguous()
@@ -106,8 +107,8 @@ class ProcessGroup:
         """See `base.Executor.prepare`: slots are tensors on the device, rounds are sends and receives."""
         request = Request(sizes, operation, out)
         check_request(self, schedule, request)
-        meet = self.meet or _nowhere
-        return ProcessExchange(self.rank, schedule, request, self.device, meet, self.failures_explained, self._handle)
+        meet, explained = self.meet or _nowhere, functools.partial(self.failures_explained, operation)
+        return ProcessExchange(self.rank, schedule, request, self.device, meet, explained, self._handle)
 
     def prepare_native(
         self, cut: Cut, sizes: FlatSizes, operation: str, out: Sequence[Tensor] | None = None
@@ -122,8 +123,8 @@ class ProcessGroup:
             )
             raise ConfigurationError(f"{operation}: native needs a contribution of every rank of the group; {found}")
         held = len(cut.nodes[self.rank])
-        meet = self.meet or _nowhere
-        return NativeExchange(held, request, self.device, meet, self.failures_explained, self._handle)
+        meet, explained = self.meet or _nowhere, functools.partial(self.failures_explained, operation)
+        return NativeExchange(held, request, self.device, meet, explained, self._handle)
 
 
 def _nowhere(operation: str) -> None:

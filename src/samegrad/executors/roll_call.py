@@ -5,6 +5,7 @@ Every rank that sees the failure answers in a store that all reach by another wa
 
 from __future__ import annotations
 
+import platform
 import time
 from typing import Any
 
@@ -21,12 +22,19 @@ class RollCall:
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         self._store, self._rank, self._size = store, rank, size
+        store.set(f"roll_call/host of {rank}", platform.node())
 
-    def explain(self, failure: RuntimeError) -> GroupError:
-        """The error to raise for `failure`, with the ranks that do not answer; takes some seconds if there are any."""
+    def explain(self, failure: RuntimeError, operation: str) -> GroupError:
+        """The error to raise for `failure` of `operation`, with the ranks that do not answer and their hosts.
+
+        Takes some seconds if there are any.
+        """
         what = str(failure).partition("\n")[0].partition(" This is typically")[0]
         kind = PeerTimeout if "timed out" in what.lower() or "timeout" in what.lower() else PeerFailed
-        start = f"rank {self._rank} of {self._size}: the exchange with the others failed ({what})"
+        start = (
+            f"rank {self._rank} of {self._size}, on {platform.node()}, at {operation!r}: the exchange with the others "
+            f"failed ({what})"
+        )
         try:
             missing = self._missing()
         except RuntimeError:
@@ -37,7 +45,7 @@ class RollCall:
             )
         if not missing:
             return kind(f"{start}. All ranks answer still: is the network between their hosts at fault?")
-        ranks = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+        ranks = f"rank{'s' * (len(missing) > 1)} {', '.join(self._with_host(rank) for rank in missing)}"
         return kind(
             f"{start}; no answer from {ranks}: killed, ended, or busy with something else. What was printed there last "
             f"says more",
@@ -52,3 +60,7 @@ class RollCall:
             if not missing or time.monotonic() > give_up_at:
                 return missing
             time.sleep(_POLL_S)
+
+    def _with_host(self, rank: int) -> str:
+        key = f"roll_call/host of {rank}"
+        return f"{rank} (on {self._store.get(key).decode()})" if self._store.check([key]) else str(rank)

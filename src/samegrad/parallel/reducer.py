@@ -30,6 +30,8 @@ __all__ = ["BUCKET_BYTES", "Bucket", "Reducer", "Shares"]
 BUCKET_BYTES = 4 << 20
 """Least size of a bucket where the strategy does not say it; see docs/design.md for the measurement."""
 
+_LONGEST_NAME = 40  # of a parameter, in the name of an operation
+
 
 @dataclass(frozen=True, slots=True)
 class Shares:
@@ -99,7 +101,8 @@ class Reducer:
         for part in parts:
             positions = sorted(backwards[at] for at in part)
             layout = FlatLayout([plain[position] for position in positions])
-            where = f"{operation}, bucket {len(self.buckets)}"
+            first = parameters[backwards[part[0]]][0].encode("ascii", "replace")[-_LONGEST_NAME:].decode()
+            where = f"{operation}, bucket {len(self.buckets)} from {first} on"
             exchange = prepare_exchange(
                 shares.group, shares.strategy, shares.cut, shares.leaves, layout.sizes, where, results(layout)
             )
