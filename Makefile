@@ -34,12 +34,13 @@ test: lint ## Run lint and the tests, without the slow ones and those for GPUs; 
 test-all: lint ## Run lint and all tests; those for GPUs skip themselves where there is none
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-bench: $(VENV)/.samples ## Measure start-up, a step, loading, checkpoints, sums; with Fashion-MNIST: make bench DATA_DIR=...
+bench: $(VENV)/.samples ## Measure start-up, a step, loading, checkpoints, sums, shares; with Fashion-MNIST: make bench DATA_DIR=...
 	$(BIN)/python benchmarks/bench_start.py
 	$(BIN)/python benchmarks/bench_step.py
 	$(BIN)/python benchmarks/bench_loading.py $(if $(DATA_DIR),--data-dir '$(DATA_DIR)')
 	$(BIN)/python benchmarks/bench_checkpoint.py
 	$(BIN)/python benchmarks/bench_collectives.py
+	$(BIN)/python benchmarks/bench_shares.py
 
 docs: $(VENV)/.docs ## Build the documentation into site/; start with site/index.html, no network is needed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet

@@ -45,7 +45,7 @@ def test_without_records_of_before_those_in_the_file_stay_as_far_as_they_are_of_
 
 def test_the_record_of_an_epoch_is_json(tmp_path: Path) -> None:
     metrics = MetricsFile(tmp_path / "made" / "here")
-    metrics.on_epoch(EpochReport(4, 100, 0.5, {"loss": math.nan, "accuracy": 0.75}, 2.0, 0.1, 50, 9, 0.25))
+    metrics.on_epoch(EpochReport(4, 100, 0.5, {"loss": math.nan, "accuracy": 0.75}, 2.0, 0.1, 50, 9, 0.25, (5, 3)))
     line = (tmp_path / "made" / "here" / "metrics.jsonl").read_text(encoding="utf-8")
     assert json.loads(line, parse_constant=pytest.fail) == {
         "epoch": 5,
@@ -55,6 +55,7 @@ def test_the_record_of_an_epoch_is_json(tmp_path: Path) -> None:
         "lr": 0.25,
         "seconds": 2.0,
         "samples_per_second": 50.0,
+        "shards_by_rank": [5, 3],
     }
 
 

@@ -84,7 +84,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--optimizer", "adam"], "'--optimizer': 'adam' is not one of sgd, momentum, adamw"),
         (["--precision", "half"], "'--precision': 'half' is not one of fp32, bf16, fp16"),
         (["--update", "x"], "'--update': 'x' is not one of auto, replicated, owner"),
-        (["--shares", "2;1"], "'--shares': '2;1' is not a list of numbers such as 2,1"),
+        (["--shares", "2;1"], "'--shares': '2;1' is neither auto nor equal, nor a list of numbers such as 2,1"),
         (["--lr", "-1"], "'--lr': -1.0 is not a positive number"),
         (["--lr", "nan"], "'--lr': nan is not a positive number"),
         (["--lr-rule", "cube"], "'--lr-rule': 'cube' is not one of none, linear, sqrt"),

@@ -22,6 +22,7 @@ HEADER: dict[str, Any] = {
     "cores": 2,
     "update": "owner",
     "shards": 8,
+    "shares": "equal",
     "shards_by_rank": [4, 4],
     "subtrees_by_rank": [1, 1],
     "shard_cost": 1.04,
@@ -101,6 +102,10 @@ def test_the_header_says_what_became_of_the_rate(
         ({"shard_cost": None}, "was not measured: one minibatch takes long"),
         ({"shard_cost": None, "steps_done": 5}, "8: 4 on each device, 2 subtrees exchanged per step training sgd"),
         ({"shards_by_rank": [3, 3, 2], "subtrees_by_rank": [2, 2, 1]}, "8: 3 + 3 + 2 on the devices, 5 subtrees"),
+        (
+            {"shares": "auto"},
+            "8: 4 on each device at first, later as they are measured to be fast, 2 subtrees exchanged",
+        ),
         ({"devices": ["cpu"], "shards_by_rank": [8], "subtrees_by_rank": [1]}, "8 on one device, nothing to exchange"),
         ({"devices": ["cuda:0", "cuda:1"]}, "2 workers: cuda:0, cuda:1; update"),
         ({"devices": ["cpu"] * 4}, "warning 4 CPU workers on 2 cores get in each other's way"),
@@ -110,6 +115,16 @@ def test_the_header_says_what_became_of_the_rate(
 )
 def test_the_header_fits_the_run(changed: dict[str, Any], part: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert part in header(capsys, **changed)
+
+
+def test_other_shares_are_told_when_an_epoch_has_ended_with_them(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Display(on_stderr=False)
+    display.header({**HEADER, "shares": "auto"})
+    capsys.readouterr()
+    for held in ((4, 4), (5, 3), (5, 3)):
+        display.on_epoch(EpochReport(0, 2048, 0.5, {}, 1.25, 0.1, 64, 2, 0.2, held))
+    found = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("epoch")]
+    assert found == ["shards, by measured speed: 5 + 3 on the devices"]
 
 
 @pytest.mark.parametrize("no_color", [False, True])
@@ -142,10 +157,29 @@ RESULT = {
     **dict.fromkeys(("test_accuracy", "seconds_per_epoch", "samples_per_second", "shards", "world_size"), 1),
     "devices": ["cpu"],
     "fingerprint": "0123456789abcdef" * 4,
+    "shares": "equal",
+    "shards_by_rank": [1],
+    "timeline": None,
     "exact": True,
     "strategy": "one-shot",
     "follows_tree": True,
 }
+
+
+@pytest.mark.parametrize(
+    ("by_rank", "shares", "text"),
+    [
+        ([28], "auto", "28"),
+        ([14, 14], "equal", "28: 14 on each device"),
+        ([18, 10], [2, 1], "28: 18 + 10 on the devices"),
+        ([16, 8, 4], "auto", "28: 16 + 8 + 4 on the devices, by measured speed"),
+    ],
+)
+def test_the_result_says_who_had_how_many_shards(
+    by_rank: list[int], shares: Any, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Display(on_stderr=False).result({**RESULT, "shards": 28, "shards_by_rank": by_rank, "shares": shares})
+    assert f"shards         {text}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ REPORT_FIELDS = {
         "examples",
         "batch_size",
         "shards",
+        "shares",
+        "shards_by_rank",
         "lr",
         "lr_rule",
         "base_batch_size",
@@ -51,6 +53,9 @@ REPORT_FIELDS = {
     *("devices", "world_size", "cores", "samegrad_version", "torch_version", "python_version", "platform"),
     *("weights", "timeline", "command", "start_up_seconds", "precision", "compile"),
 }
+
+
+AUTO = ["--shares", "auto"]
 
 
 @dataclass(frozen=True)
@@ -81,13 +86,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
     for devices, ways in (
         (1, []),
         (2, ["--shares", "3,1", "--update", "replicated", "--trace", str(out.parent.parent / "t.json")]),
-        (3, []),
+        (3, AUTO),
     ):
         start = time.monotonic()
         ended = train("--epochs", str(EPOCHS), "--devices", f"cpu:{devices}", "--out", str(out), "--json", *ways)
         assert ended.returncode == 0, ended.stderr
         found[devices] = Run(ended.stdout, ended.stderr, out, time.monotonic() - start)
     return found
+
+
+def test_the_report_says_how_shards_were_shared_out(runs: dict[int, Run]) -> None:
+    assert [runs[devices].report["shares"] for devices in (1, 2, 3)] == ["equal", [3.0, 1.0], "auto"]
+    assert [runs[devices].report["shards_by_rank"] for devices in (1, 2)] == [[8], [6, 2]]
+    assert sum(runs[3].report["shards_by_rank"]) == 8
+    assert "--shares auto" in runs[3].report["command"]
+    assert "on the devices at first, later as they are measured to be fast" in " ".join(runs[3].stderr.split())
 
 
 def test_the_result_has_the_same_bits_on_any_number_of_devices(runs: dict[int, Run]) -> None:

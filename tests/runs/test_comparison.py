@@ -6,6 +6,7 @@ import pytest
 from tests.runs.folders import records, report
 
 from samegrad.runs import Comparison, Run
+from samegrad.runs.texts import fact_text
 
 
 def run(name: str, **changed: Any) -> Run:
@@ -19,6 +20,16 @@ def test_what_all_share_and_what_differs() -> None:
     assert comparison.differing == ["devices", "lr"]
     assert comparison.common["model"] == "lenet"
     assert comparison.common["batch_size"] == "32"
+
+
+def test_shares_are_no_part_of_the_recipe() -> None:
+    auto = run("b", fingerprint="cd" * 32, shares="auto", shards_by_rank=[5, 3])
+    given = run("c", shares=[2.0, 1.0], shards_by_rank=[6, 2])
+    comparison = Comparison([run("a", shares="equal", shards_by_rank=[4, 4]), auto, given])
+    texts = [fact_text(each.facts, "shares") for each in comparison.runs]
+    assert texts == ["", "auto: 5 + 3 on the devices", "2,1: 6 + 2 on the devices"]
+    assert "shares" in comparison.differing
+    assert any(finding.startswith("Equal recipes") for finding in comparison.findings())
 
 
 def test_equal_fingerprints_are_the_same_result() -> None:

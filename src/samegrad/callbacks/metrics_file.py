@@ -60,6 +60,7 @@ def metrics_record(report: EpochReport) -> dict[str, Any]:
         "lr": _finite(report.lr),
         "seconds": report.seconds,
         "samples_per_second": report.examples / report.seconds,
+        **({"shards_by_rank": list(report.shards_by_rank)} if report.shards_by_rank else {}),
     }
 
 

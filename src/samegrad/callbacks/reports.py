@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,8 @@ class EpochReport:
 
     epoch counts from 0. train_loss: the mean over its examples, each before the update of its own step.
     metrics: of the validation data, empty without. seconds: of training; validate_seconds: of validation.
-    steps_done, epochs: as in StepReport. lr: the learning rate at its end, which the next step has.
+    steps_done, epochs: as in StepReport. lr: the learning rate at its end, which the next step has. shards_by_rank: how
+    many shards of a minibatch each rank computes, at its end; empty where that is not known.
     """
 
     epoch: int
@@ -52,6 +53,7 @@ class EpochReport:
     steps_done: int
     epochs: int
     lr: float
+    shards_by_rank: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)

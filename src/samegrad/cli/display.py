@@ -17,8 +17,9 @@ from rich.text import Text
 from samegrad.callbacks.callback import Callback
 from samegrad.callbacks.progress_bar import ProgressBar, epoch_line
 from samegrad.callbacks.reports import EpochReport, StepReport
-from samegrad.runs.texts import kinds_of
+from samegrad.runs.texts import held_text, kinds_of
 from samegrad.timeline import TimelineSummary
+from samegrad.trainer.job import AUTO
 from samegrad.units import format_bytes, format_count, format_seconds
 
 __all__ = ["Display"]
@@ -33,6 +34,7 @@ class Display(Callback):
         self._console = Console(stderr=on_stderr, highlight=False)
         self._bar = ProgressBar(self._console)
         self._repeats = False
+        self._shares: list[int] | None = None
 
     def loading(self, record: dict[str, Any]) -> None:
         """The workers have started, and read the data."""
@@ -40,6 +42,7 @@ class Display(Callback):
 
     def header(self, record: dict[str, Any]) -> None:
         """What runs where."""
+        self._shares = record["shards_by_rank"]
         self._paragraph("model", _model_text(record))
         self._paragraph("data", _data_text(record))
         self._paragraph("devices", _devices_text(record))
@@ -62,6 +65,10 @@ class Display(Callback):
     def on_epoch(self, report: EpochReport) -> None:
         """An epoch is done, and evaluated."""
         self._console.print(epoch_line(report), soft_wrap=True)
+        by_rank = list(report.shards_by_rank)
+        if by_rank and by_rank != self._shares:
+            self._console.print(f"shards, by measured speed: {held_text(by_rank)}", soft_wrap=True)
+            self._shares = by_rank
 
     def result(self, report: dict[str, Any]) -> None:
         """The outcome of the run."""
@@ -72,7 +79,7 @@ class Display(Callback):
         self._line("test accuracy", Text(_percent(report["test_accuracy"]), style="bold"))
         self._line("training", speed)
         self._line("devices", kinds_of(report["devices"]))
-        self._line("shards", str(report["shards"]))
+        self._line("shards", _shares_text(report))
         if report["world_size"] > 1:
             self._line("strategy", _strategy_text(report))
         if report["timeline"]:
@@ -134,9 +141,8 @@ def _shards_text(record: dict[str, Any]) -> str:
     if len(by_rank) == 1:
         text = f"{record['shards']} on one device, nothing to exchange"
     else:
-        even = len(set(by_rank)) == 1
-        where = f"{by_rank[0]} on each device" if even else f"{' + '.join(map(str, by_rank))} on the devices"
-        text = f"{record['shards']}: {where}, {subtrees} subtrees exchanged per step"
+        later = " at first, later as they are measured to be fast" if record["shares"] == AUTO else ""
+        text = f"{record['shards']}: {held_text(by_rank)}{later}, {subtrees} subtrees exchanged per step"
     cost = record["shard_cost"]
     if cost is None and record["steps_done"]:
         return text
@@ -149,6 +155,14 @@ def _shards_text(record: dict[str, Any]) -> str:
         f"{text}. Here they take {cost:.2f} × as long as one piece would; fewer cost less, and give another result "
         f"(--shards)"
     )
+
+
+def _shares_text(report: dict[str, Any]) -> str:
+    by_rank = report["shards_by_rank"]
+    if len(by_rank) == 1:
+        return str(report["shards"])
+    how = ", by measured speed" if report["shares"] == AUTO else ""
+    return f"{report['shards']}: {held_text(by_rank)}{how}"
 
 
 def _too_many_workers(record: dict[str, Any]) -> str | None:

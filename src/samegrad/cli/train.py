@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Annotated, cast
+from typing import Annotated, Literal, cast
 
 import typer
 
@@ -48,17 +48,21 @@ def _positive(value: float | None) -> float | None:
     return value
 
 
-def _numbers(text: str | None) -> str | None:
+def _shares(text: str) -> str:
     """Checks `text`; a callback may not change the type."""
     try:
-        _parse_numbers(text)
+        _parse_shares(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a list of numbers such as 2,1, one for each device") from None
+        raise typer.BadParameter(
+            f"{text!r} is neither auto nor equal, nor a list of numbers such as 2,1, one for each device"
+        ) from None
     return text
 
 
-def _parse_numbers(text: str | None) -> tuple[float, ...] | None:
-    return None if text is None else tuple(float(word) for word in text.split(","))
+def _parse_shares(text: str) -> tuple[float, ...] | Literal["auto"] | None:
+    if text == "equal":
+        return None
+    return "auto" if text == "auto" else tuple(float(word) for word in text.split(","))
 
 
 def _save_every(text: str | None) -> str | None:
@@ -222,14 +226,15 @@ def train(
         ),
     ] = "auto",
     shares: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="How fast the devices are, if they differ: 2,1 gives the first twice as many shards as the second.",
-            metavar="LIST",
-            callback=_numbers,
+            help="Who computes how many shards: equal: all the same; 2,1: the first device is twice as fast as the "
+            "second, and gets twice as many; auto: as measured while training.",
+            metavar="auto|equal|LIST",
+            callback=_shares,
             rich_help_panel=_DEVICES,
         ),
-    ] = None,
+    ] = "equal",
     strategy: Annotated[
         str,
         typer.Option(
@@ -351,7 +356,7 @@ def train(
         compile=compile,
         inexact=inexact,
         strategy=strategy_text(strategy),
-        shares=_parse_numbers(shares),
+        shares=_parse_shares(shares),
         update=cast(Update, update),
         loader_workers=loader_workers,
         out=out,

@@ -174,9 +174,10 @@ def _check_devices(job: TrainJob, devices: str, place: Place | None) -> None:
 
     place: of this process in a job that another launcher has started, which then decides how many devices there are.
     """
+    speeds = None if isinstance(job.shares, str) else job.shares
     if place is not None:
         device_kind(devices, place.size)
-        shares(job.shards, place.size, job.shares)
+        shares(job.shards, place.size, speeds)
         return
     if "auto" in devices:
         return
@@ -184,7 +185,7 @@ def _check_devices(job: TrainJob, devices: str, place: Place | None) -> None:
         names = parse_devices(devices, cores=usable_cores(), threads=job.threads)
     except DeviceUnavailable:  # only torch knows which there are
         return
-    shares(job.shards, len(names), job.shares)
+    shares(job.shards, len(names), speeds)
 
 
 def _seconds_since_start(moment: float) -> float | None:

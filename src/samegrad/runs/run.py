@@ -178,6 +178,7 @@ def _read_report(path: Path, notes: list[str]) -> Mapping[str, Any]:
         or not _is_count(report.get("epochs"))
         or not all(report.get(name) is None or _is_number(report[name]) for name in figures)
         or not _is_list_of_names(report.get("devices", []))
+        or not _are_shares(report.get("shares", "equal"), report.get("shards_by_rank", []))
         or not _can_be_told(report)
     ):
         notes.append(f"{path}: is not the report of a run and is left out")
@@ -213,6 +214,11 @@ def _is_number(value: object) -> bool:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 53
+
+
+def _are_shares(shares: object, shards_by_rank: object) -> bool:
+    is_told = isinstance(shares, str) or (isinstance(shares, list) and all(map(_is_number, shares)))
+    return is_told and isinstance(shards_by_rank, list) and all(map(_is_count, shards_by_rank))
 
 
 def _can_be_told(document: object) -> bool:

@@ -8,13 +8,29 @@ from typing import Any
 from samegrad.runs.run import Run
 from samegrad.units import format_count, format_seconds
 
-__all__ = ["count_text", "fact_text", "kinds_of", "loss_text", "percent_text", "seconds_text", "state_text"]
+__all__ = [
+    "count_text",
+    "fact_text",
+    "held_text",
+    "kinds_of",
+    "loss_text",
+    "percent_text",
+    "seconds_text",
+    "state_text",
+]
 
 
 def kinds_of(devices: Sequence[str]) -> str:
     """The devices in few words: "cpu × 2", "cuda:0, cuda:1"."""
     counts = {name: devices.count(name) for name in devices}
     return ", ".join(name if count == 1 else f"{name} × {count}" for name, count in counts.items())
+
+
+def held_text(by_rank: Sequence[int]) -> str:
+    """Who has how many shards, in few words: "4 on each device", "4 + 2 + 1 on the devices"."""
+    if len(set(by_rank)) == 1:
+        return f"{by_rank[0]} on each device"
+    return f"{' + '.join(map(str, by_rank))} on the devices"
 
 
 def fact_text(facts: Mapping[str, Any], name: str) -> str:
@@ -28,6 +44,11 @@ def fact_text(facts: Mapping[str, Any], name: str) -> str:
         return format_count(value)
     if name == "devices":
         return kinds_of(value)
+    if name == "shares":
+        if value == "equal" or len(facts.get("shards_by_rank", ())) < 2:
+            return ""
+        told = value if isinstance(value, str) else ",".join(f"{speed:g}" for speed in value)
+        return f"{told}: {held_text(facts['shards_by_rank'])}"
     if name == "lr" and facts.get("scaled_lr") not in (None, value):
         return f"{value:g} → {facts['scaled_lr']:g}"
     return f"{value:g}" if isinstance(value, float) else str(value)

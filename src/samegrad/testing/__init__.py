@@ -1,5 +1,6 @@
-"""Test doubles for who tests code that talks to other ranks: a group of ranks without processes."""
+"""Test doubles for who tests code that talks to other ranks: a group of ranks without processes, and slow devices."""
 
 from samegrad.testing.ranks import run_ranks
+from samegrad.testing.slowness import slowed
 
-__all__ = ["run_ranks"]
+__all__ = ["run_ranks", "slowed"]

@@ -94,6 +94,12 @@ class Feed:
         self._opened.__exit__(kind, error, trace)
 
     @property
+    def reads_ahead(self) -> bool:
+        """Whether loader workers do, so that another choice of parts holds only from the next call of `in_order` on; of
+        an iterable data set, from the next epoch on."""
+        return self._loader is not None
+
+    @property
     def length(self) -> int | None:
         """The number of examples; None for an iterable data set."""
         return None if self.is_stream else dataset_length(self._dataset)

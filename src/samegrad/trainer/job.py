@@ -51,7 +51,7 @@ PRELOAD = ("samegrad.trainer.run",)
 
 
 AUTO = "auto"
-"""As a strategy: the trainer chooses."""
+"""As a strategy, the trainer chooses; as shares, it measures."""
 
 REMEMBERED = "job"
 """The name under which a checkpoint holds the job."""
@@ -76,7 +76,7 @@ class TrainJob:
     data_dir: a folder with the files of the data set; None where it is not read from files, or for the default folder.
     strategy: how the devices' gradients are added up, one of `samegrad.strategy.STRATEGIES`, or a `Strategy` as JSON
         text; "auto" leaves it to the trainer.
-    shares: how fast each device is, in the order of the devices; None for equal ones.
+    shares: how fast each device is, in the order of the devices; "auto" to measure it; None for equal ones.
     out: the folder for metrics and checkpoints; None to write nothing.
     loader_workers: processes that read for each device, see `samegrad.trainer.loading.Loading`.
     save_every, keep: see `samegrad.trainer.saving.Saving`. tensorboard: whether to write events, into a folder of
@@ -101,7 +101,7 @@ class TrainJob:
     compile: bool = False
     inexact: bool = False
     strategy: str = AUTO
-    shares: tuple[float, ...] | None = None
+    shares: tuple[float, ...] | Literal["auto"] | None = None
     update: Update = "auto"
     loader_workers: int = 0
     out: str | None = None

@@ -83,7 +83,7 @@ class Loader:
             ) from error
 
     def run(self, tasks: Iterable[Any]) -> Iterator[Any]:
-        """What `read` returns for each of `tasks`, in their order; to be gone through to its end, or not again."""
+        """What `read` returns for each of `tasks`, in their order; to be gone through to its end, or closed."""
         self._tasks.now = tasks
         self._reading.pipes = [DescriptorPipe() for _ in range(self._loading.workers)]
         if self._loading.start == "forkserver":
@@ -113,7 +113,11 @@ class Loader:
                 error = DataError(result.message)
                 error.add_note(f"In a loader worker of rank {self._rank}:\n{result.trace}")
                 raise error
-            yield result.open()
+            try:
+                yield result.open()
+            except GeneratorExit:
+                self._end()
+                raise
 
     def _next(self) -> Any:
         deadline = time.monotonic() + self._loading.timeout_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from samegrad.recipe import Recipe
@@ -13,19 +14,25 @@ from samegrad.trainer.loading import Loading
 from samegrad.trainer.position import Position
 from samegrad.trainer.step import Place
 
-__all__ = ["minibatches", "training_feed"]
+__all__ = ["HeldShards", "minibatches", "training_feed"]
 
 
-def training_feed(dataset: Any, place: Place, loading: Loading | None) -> Feed:
-    """The feed of `dataset` for training; its groups are minibatches, their parts the shards of this rank."""
-    recipe, world = place.recipe, place.world
-    held = place.cut[world.rank]
+@dataclass
+class HeldShards:
+    """Which parts of a minibatch this rank wants: of its `shards` shards those in `held`, which may change."""
 
-    def parts(_: int, examples: int) -> dict[int, range]:
-        cut_up = even(examples, recipe.shards)
-        return {shard: cut_up[shard] for shard in held}
+    shards: int
+    held: range
 
-    return Feed(dataset, recipe, world, place.device, recipe.batch_size, parts, "fit", loading)
+    def __call__(self, _: int, examples: int) -> dict[int, range]:
+        cut_up = even(examples, self.shards)
+        return {shard: cut_up[shard] for shard in self.held}
+
+
+def training_feed(dataset: Any, place: Place, held: HeldShards, loading: Loading | None) -> Feed:
+    """The feed of `dataset` for training; its groups are minibatches, of which this rank gets the shards `held`."""
+    recipe = place.recipe
+    return Feed(dataset, recipe, place.world, place.device, recipe.batch_size, held, "fit", loading)
 
 
 def minibatches(feed: Feed, recipe: Recipe, start: Position) -> Iterator[Group]:

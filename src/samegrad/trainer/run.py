@@ -198,6 +198,8 @@ def _facts(job: TrainJob, trainer: Trainer, examples: int) -> dict[str, Any]:
         "devices": list(trainer.world.devices),
         "world_size": trainer.world.size,
         "update": _update(job, trainer.world),
+        "shares": "equal" if job.shares is None else job.shares if job.shares == AUTO else list(job.shares),
+        "shards_by_rank": [len(part) for part in trainer.cut],
         "exact": job.recipe.exact,
         "strategy": trainer.strategy_used.algorithm,
         "follows_tree": trainer.strategy_used.follows_tree and (job.recipe.exact or job.resume is None),
@@ -219,7 +221,6 @@ def _header(job: TrainJob, trainer: Trainer, split: data.Split) -> dict[str, Any
         "test_examples": len(split.test),
         "parameters": sum(parameter.numel() for parameter in parameters),
         "gradient_bytes": sum(parameter.nbytes for parameter in parameters),
-        "shards_by_rank": [len(part) for part in trainer.cut],
         "subtrees_by_rank": [len(subtrees(part, job.shards)) for part in trainer.cut],
         # Who resumes has been told, and wants to go on.
         "shard_cost": None if job.resume is not None else shard_cost(trainer, F.cross_entropy, split.train),

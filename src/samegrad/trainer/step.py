@@ -6,8 +6,10 @@ The way of a gradient: forward and backward of each shard alone, its gradients a
 
 from __future__ import annotations
 
+import gc
 import math
 import struct
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +32,7 @@ from samegrad.parallel.world import World
 from samegrad.recipe import Recipe
 from samegrad.shards import Node, leaves_of, subtrees, tree_sum
 from samegrad.strategy import Strategy
+from samegrad.trainer.balancing import StepTimes
 from samegrad.trainer.collating import described
 from samegrad.trainer.precision import LossScaler
 
@@ -83,10 +86,14 @@ class ShardedStep:
 
     owned_by: the positions of the parameters that each rank updates, if they are shared; None if everyone updates all.
     stop_wanted: asked in each step; `stop_agreed` is true after a step in which it was so on some rank.
+    times: how long the last step took on each rank, the same on all.
 
     scaler: of the loss, in fp16; else None. `skipped` is true after a step whose gradient was not finite in fp16, and
     which therefore has not changed the parameters.
     """
+
+    _gradients: GradientSum
+    _buffers: ShardBuffers
 
     def __init__(
         self,
@@ -95,21 +102,33 @@ class ShardedStep:
         owned_by: Sequence[Sequence[int]] | None,
         stop_wanted: Callable[[], bool] = lambda: False,
     ) -> None:
-        model, recipe, world, device, cut = learner.model, place.recipe, place.world, place.device, place.cut
+        model, recipe, world, device = learner.model, place.recipe, place.world, place.device
         self._model, self._forward, self._loss = model, learner.forward, learner.loss
         self._optimizer, self._scheduler = learner.optimizer, learner.scheduler
         self._recipe, self._world, self._device = recipe, world, device
-        self._cut, self._weight, self._owned_by = cut, learner.weight, owned_by
+        self._weight, self._owned_by, self._strategy = learner.weight, owned_by, place.strategy
         self._stop_wanted, self.stop_agreed = stop_wanted, False
         self.scaler = LossScaler() if recipe.precision == "fp16" else None
         self.skipped = False
         self._key: tuple[int, ...] = ()
         self._parameters = list(model.parameters())
-        own = None if owned_by is None else owned_by[world.rank]
-        parameters = list(model.named_parameters())
-        self._gradients = GradientSum(parameters, world.group, cut, recipe.shards, own, place.strategy)
-        self._buffers = ShardBuffers(model, world.group, cut, recipe.shards, device)
-        self._nodes = [node for part in cut for node in subtrees(part, recipe.shards)]
+        self.times = StepTimes((0.0,) * world.size, 0.0)
+        self._computing_s, self._whole_s, self._met_at = 0.0, 0.0, time.perf_counter()
+        self._cut: Sequence[range] = ()
+        self.hold(place.cut)
+
+    def hold(self, cut: Sequence[range]) -> None:
+        """From the next step on, rank r computes the shards `cut[r]`; called by all ranks alike."""
+        group, leaves = self._world.group, self._recipe.shards
+        own = None if self._owned_by is None else self._owned_by[self._world.rank]
+        if self._cut:  # their memory must be free before as much is taken again; they refer to themselves
+            del self._gradients, self._buffers
+            gc.collect()
+        self._cut = cut
+        parameters = list(self._model.named_parameters())
+        self._gradients = GradientSum(parameters, group, cut, leaves, own, self._strategy)
+        self._buffers = ShardBuffers(self._model, group, cut, leaves, self._device)
+        self._nodes = [node for part in cut for node in subtrees(part, leaves)]
 
     def run(
         self,
@@ -140,12 +159,14 @@ class ShardedStep:
             raise TrainingError(f"epoch {epoch}, step {step}: the weights of all shards are 0; nothing to learn from")
         fractions = [weight / total if weight > 0 else None for weight in weights]
         while True:
+            started_at = time.perf_counter()
             try:
                 losses = self._compute(epoch, step, sizes, fractions, batches.__getitem__ if batches else get, which)
                 break
             except GradientTwice:
                 self._buffers.put_back()  # the next try starts from where this one did
                 continue
+        self._computing_s = time.perf_counter() - started_at
         # What is drawn from here on, by the optimizer or between steps, must not depend on which shard this rank
         # computed last; also where the step fails.
         seed_generators(generator_key(self._recipe.seed, "after", *self._key), self._device)
@@ -247,10 +268,15 @@ class ShardedStep:
     ) -> float:
         """Makes gradients and buffers those of the minibatch on every rank; returns the mean loss."""
         used = self._gradients.record()
-        record = struct.pack(f"<{len(losses)}d?", *losses, self._stop_wanted()) + used + self._buffers.record()
+        numbers = (*losses, self._computing_s, self._whole_s)
+        record = struct.pack(f"<{len(numbers)}d?", *numbers, self._stop_wanted()) + used + self._buffers.record()
         records = self._world.group.gather(record, operation)
-        start = len(losses) * 8 + 1
+        before, self._met_at = self._met_at, time.perf_counter()
+        self._whole_s = self._met_at - before
+        start = len(numbers) * 8 + 1
         self.stop_agreed = any(record[start - 1] for record in records)
+        times = [struct.unpack_from("<2d", record, len(losses) * 8) for record in records]
+        self.times = StepTimes(tuple(computing for computing, _ in times), times[0][1])
         losses = self._by_shard(records)
         self._check_losses(epoch, step, losses)
         present = {node for node in self._nodes if self._is_present(node, fractions)}

@@ -29,6 +29,7 @@ from samegrad.recipe import Recipe
 from samegrad.shards import even
 from samegrad.strategy import Strategy, default_strategy
 from samegrad.timeline import TimelineSummary, span
+from samegrad.trainer.balancing import Balance, StepTimes
 from samegrad.trainer.evaluation import Evaluation
 from samegrad.trainer.examples import dataset_length, is_stream
 from samegrad.trainer.feed import Feed
@@ -36,7 +37,7 @@ from samegrad.trainer.keeper import Keeper
 from samegrad.trainer.listeners import Listeners
 from samegrad.trainer.loading import Loading
 from samegrad.trainer.metrics import Metric
-from samegrad.trainer.minibatches import minibatches, training_feed
+from samegrad.trainer.minibatches import HeldShards, minibatches, training_feed
 from samegrad.trainer.position import OF_A_STREAM, Position
 from samegrad.trainer.precision import in_precision
 from samegrad.trainer.prediction import predict
@@ -68,7 +69,8 @@ class Trainer:
         changes parameters in place outside the optimizer would then act once per rank.
     strategy: how the ranks' gradients are added up: a `Strategy`, or the name of an algorithm; None for what is fastest
         on one host. The result does not depend on it, but for those that need `Recipe(exact=False)`.
-    shares: how fast each rank is; it gets shards in proportion. Equal by default; the result does not depend on it.
+    shares: how fast each rank is; it gets shards in proportion. "equal", as by default, or "auto": as measured while
+        training, which may change them between two steps. The result does not depend on it.
 
     trace: a file for the timeline of each `fit`, for Perfetto (ui.perfetto.dev); `timeline` then sums it up. See
         `samegrad.trace`.
@@ -89,14 +91,19 @@ class Trainer:
         weight: Weight | None = None,
         update: Literal["replicated", "owner"] = "replicated",
         strategy: Strategy | str | None = None,
-        shares: Sequence[float] | None = None,
+        shares: Sequence[float] | Literal["auto", "equal"] | None = None,
         trace: str | Path | None = None,
         check_every: int | None = None,
         repair: bool = False,
     ) -> None:
         self.recipe = Recipe() if recipe is None else recipe
         self.world = current_world()
-        self.cut = tree.shares(self.recipe.shards, self.world.size, shares)
+        if isinstance(shares, str) and shares not in ("auto", "equal"):
+            raise ConfigurationError(f"shares must be 'auto', 'equal' or one number for each rank; got {shares!r}")
+        self.cut = tree.shares(self.recipe.shards, self.world.size, None if isinstance(shares, str) else shares)
+        follows = shares == "auto" and self.world.size > 1
+        self._balance = Balance(self.recipe.shards, self.world.size) if follows else None
+        self._held = HeldShards(self.recipe.shards, self.cut[self.world.rank])
         if update not in ("replicated", "owner"):
             raise ConfigurationError(f"update must be 'replicated' or 'owner'; got {update!r}")
         self.strategy = None if strategy is None else Strategy.of(strategy)
@@ -110,8 +117,8 @@ class Trainer:
         if self.recipe.exact:
             check_not_compiled(model)
         self._loss, self._weight = in_precision(loss, self.recipe, self.device), weight
-        said = [f"recipe {self.recipe}", f"cut {self.cut}", f"update {update}", f"strategy {self.strategy}"]
-        said.append(f"check_every {check_every} repair {repair}")
+        said = [f"recipe {self.recipe}", f"cut {self.cut}", f"shares {shares}", f"update {update}"]
+        said += [f"strategy {self.strategy}", f"check_every {check_every} repair {repair}"]
         homes.compare_models(model, self.world.group, said)
         homes.replicate(model, self.world.group)
         owned_by = share_parameters(self.model, self.world) if update == "owner" else None
@@ -185,6 +192,7 @@ class Trainer:
                 key=[at.steps],
             )
         within = at.length is None
+        self._share_out(self._step.times if all(parts) else None)
         self.position = dataclasses.replace(
             at, step=at.step + within, example=at.example + within * total, steps=at.steps + 1
         )
@@ -234,7 +242,7 @@ class Trainer:
             contextlib.nullcontext() if saving is None else saved_on_signal(str(saving.folder), self.stop),
             listeners,
             self._keeper.keeping(saving, listeners.on_save),
-            training_feed(dataset, self._place, loading) as feed,
+            training_feed(dataset, self._place, self._held, loading) as feed,
             contextlib.nullcontext() if self._trace is None else traced_to(self._trace) as traced,
         ):
             for _ in range(epochs):
@@ -245,7 +253,18 @@ class Trainer:
                 found = self.evaluate(validate, metrics, loading) if validate is not None else {}
                 took, mean_loss = time.perf_counter() - start, at.summed_loss / at.counted
                 reports.append(
-                    EpochReport(at.epoch, at.example, mean_loss, found, at.seconds, took, at.steps, until, self._lr())
+                    EpochReport(
+                        at.epoch,
+                        at.example,
+                        mean_loss,
+                        found,
+                        at.seconds,
+                        took,
+                        at.steps,
+                        until,
+                        self._lr(),
+                        tuple(map(len, self.cut)),
+                    )
                 )
                 self.position = at.next_epoch()
                 listeners.on_epoch(reports[-1])
@@ -334,7 +353,8 @@ class Trainer:
         if not self.model.training:  # else parts of it may have been frozen in evaluation mode
             self.model.train()
         before = time.perf_counter()
-        for group in minibatches(feed, recipe, self.position):
+        groups = minibatches(feed, recipe, self.position)
+        while (group := next(groups, None)) is not None:
             step, sizes = group.number, [len(part) for part in even(group.examples, recipe.shards)]
             lr = self._lr()
             scale = None if self._step.scaler is None else self._step.scaler.scale
@@ -350,8 +370,22 @@ class Trainer:
             on_step(
                 StepReport(at.epoch, step, steps, group.examples, loss, seconds, at.steps, until, lr, scale, skipped)
             )
+            times = self._step.times if group.examples == recipe.batch_size else None
+            is_new = self._share_out(times, group.is_last or not (feed.is_stream and feed.reads_ahead))
             if self._step.stop_agreed:
                 return True
             if saving is not None and saving.is_due(self.position.steps) and not group.is_last:
                 self._keeper.save(saving, self.position)  # after the last step: when the epoch is closed
+            if is_new and feed.reads_ahead and not group.is_last:
+                groups = minibatches(feed, recipe, self.position)  # and the loader workers of the old ones end
         return False
+
+    def _share_out(self, times: StepTimes | None, may_change: bool = True) -> bool:
+        """With shares="auto", gives the ranks other shards from the next step on, if that is worth it; returns whether
+        it has. All ranks decide alike. See `Balance.told`."""
+        if self._balance is None or not self._balance.told(times, may_change):
+            return False
+        self.cut = self._balance.cut
+        self._held.held = self.cut[self.world.rank]
+        self._step.hold(self.cut)
+        return True
