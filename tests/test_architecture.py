@@ -23,7 +23,7 @@ PACKAGE = ROOT / "src" / "samegrad"
 DRAWING = """\
     cli
     bench | runs
-    trainer | planner | probing
+    trainer | planner | probing | exporting
     parallel | testing | callbacks | kvstore
     executors | workers
     summation | strategy | simulator

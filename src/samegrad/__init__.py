@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from samegrad import callbacks, data, errors, models, planner, schedules, simulator, topology
     from samegrad.callbacks import Callback, EpochReport, SaveReport, StepReport
     from samegrad.errors import SamegradError
+    from samegrad.exporting import Exported, export, load_exported
     from samegrad.kvstore import KVStore, Server, Updater
     from samegrad.parallel import (
         DistributedDataParallel,
@@ -58,6 +59,7 @@ __all__ = [
     "DistributedDataParallel",
     "DistributedSampler",
     "EpochReport",
+    "Exported",
     "KVStore",
     "Loading",
     "Machine",
@@ -86,8 +88,10 @@ __all__ = [
     "data",
     "devices",
     "errors",
+    "export",
     "fingerprint",
     "launch",
+    "load_exported",
     "models",
     "plan",
     "planner",
@@ -108,6 +112,7 @@ _HOMES = {
     "callbacks": ["Callback", "EpochReport", "SaveReport", "StepReport"],
     "workers": ["launch"],
     "errors": ["SamegradError"],
+    "exporting": ["Exported", "export", "load_exported"],
     "kvstore": ["KVStore", "Server", "Updater"],
     "planner": ["Plan", "Workload", "plan"],
     "probing": ["Machine", "probe"],

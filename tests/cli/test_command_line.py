@@ -54,7 +54,17 @@ def never(*_: Any) -> None:
 
 def test_the_options_are_those_and_help_explains_each(capsys: pytest.CaptureFixture[str]) -> None:
     commands: Any = typer.main.get_command(app)
-    assert list(commands.commands) == ["train", "plan", "schedule", "topology", "simulate", "show", "probe", "bench"]
+    assert list(commands.commands) == [
+        "train",
+        "plan",
+        "schedule",
+        "topology",
+        "simulate",
+        "show",
+        "export",
+        "probe",
+        "bench",
+    ]
     parameters = commands.commands["train"].params
     assert [name for parameter in parameters for name in parameter.opts] == TRAIN_OPTIONS
     code, out, err = run(capsys, "train", "--help")

@@ -28,6 +28,9 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "batch-size": Experiment(
         "How large a batch may be: accuracy by batch size, for each rule that scales the rate.", "batch_size"
     ),
+    "compile": Experiment(
+        "What compiling gives: a call of a model, plain, scripted, compiled, exported, packaged.", "compile"
+    ),
     "precision": Experiment("Gradients that underflow in fp16, and their cure: a scaled loss.", "precision"),
 }
 """Name on the command line -> experiment."""

@@ -15,6 +15,8 @@ import typer
 from samegrad import __version__
 from samegrad.cli import EXIT_CODES
 from samegrad.cli.bench import bench
+from samegrad.cli.export import HELP as EXPORT_HELP
+from samegrad.cli.export import export
 from samegrad.cli.plain_help import Command, Group
 from samegrad.cli.plan import HELP as PLAN_HELP
 from samegrad.cli.plan import plan
@@ -51,6 +53,7 @@ app.command(help=SCHEDULE_HELP, cls=Command)(schedule)
 app.command(help=TOPOLOGY_HELP, cls=Command)(topology)
 app.command(help=SIMULATE_HELP, cls=Command)(simulate)
 app.command(help=SHOW_HELP, cls=Command)(show)
+app.command(help=EXPORT_HELP, cls=Command)(export)
 app.command(help=PROBE_HELP, cls=Command)(probe)
 app.add_typer(bench, name="bench")
 

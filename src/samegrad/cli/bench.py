@@ -31,7 +31,9 @@ AsJson = Annotated[
         "--json", help="Print the result as one line of JSON on stdout, and everything else on stderr.", metavar=""
     ),
 ]
-
+Device = Annotated[
+    str, typer.Option(help="What to compute on: cpu, cuda, or one of several GPUs as cuda:1.", metavar="DEVICE")
+]
 
 _BATCH_SIZE = TrainJob(model="mlp", optimizer="momentum", epochs=30, batch_size=256)
 
@@ -89,6 +91,29 @@ def _batch_size(
 ) -> None:
     job = replace(_BATCH_SIZE, model=model, data=data, data_dir=data_dir, lr=lr, epochs=epochs, seed=seed)
     _run(context, plot, as_json, job=job, warmup_epochs=warmup_epochs, devices=devices)
+
+
+@bench.command(
+    "compile",
+    help=f"{EXPERIMENTS['compile'].summary}\n\n"
+    "Compiling needs a C++ compiler, on a GPU Triton, and takes minutes in all. torch.jit.script is deprecated; it is "
+    "here for comparison.\n\n"
+    "Example: samegrad bench compile --model mlp,lenet --plot compile.png",
+)
+def _compile(
+    context: typer.Context,
+    model: Annotated[
+        str, typer.Option(help="The networks, of mlp (512-256-128-2), lenet and resnet18.", metavar="LIST")
+    ] = "mlp,lenet,resnet18",
+    batch: Annotated[int, typer.Option(help="Examples of each call.", metavar="N", min=1)] = 1,
+    calls: Annotated[int, typer.Option(help="Calls of each that are timed.", metavar="N", min=1)] = 100,
+    device: Device = "cpu",
+    plot: Plot = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    models = [name.strip() for name in model.split(",")]
+    _run(context, plot, as_json, models=models, batch=batch, calls=calls, device=device)
 
 
 @bench.command(

@@ -17,7 +17,7 @@ from torch import nn
 from samegrad.errors import ConfigurationError, TrainingError
 from samegrad.recipe import Recipe
 
-__all__ = ["check_not_compiled", "compiled", "compiling"]
+__all__ = ["check_compiler", "check_not_compiled", "compiled", "compiling"]
 
 _BACKEND = "inductor"  # tests have others, which need no C++ compiler
 _MOST_VERSIONS = 64  # of one piece of code
@@ -30,7 +30,7 @@ def compiled(model: nn.Module, device: torch.device) -> Callable[..., Any]:
     compiler for the device.
     """
     if _BACKEND == "inductor":
-        _check_compiler(device)
+        check_compiler(device)
     forward: Callable[..., Any] = torch.compile(model, dynamic=False, backend=_BACKEND)
     return forward
 
@@ -85,7 +85,8 @@ def check_not_compiled(model: nn.Module) -> None:
             )
 
 
-def _check_compiler(device: torch.device) -> None:
+def check_compiler(device: torch.device) -> None:
+    """Raises ConfigurationError if this machine has no compiler for `device`."""
     if device.type == "cuda":
         from torch.utils._triton import has_triton
 
