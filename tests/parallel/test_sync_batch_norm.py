@@ -406,11 +406,33 @@ def train_on_ranks() -> tuple[list[float], list[float], str]:
     return weights, model[1].running_var.tolist(), sg.fingerprint(model)
 
 
-def test_a_loop_on_workers() -> None:
-    alone, statistics, _ = train_on_ranks()
+def train_wrapped() -> tuple[list[float], list[float], str]:
+    """The same in a wrapped model, where each rank's mean loss counts for its rows; one rank has none at last."""
+    world = sg.current_world()
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 2)).double()
+    model = sg.DistributedDataParallel(sg.SyncBatchNorm.convert_sync_batchnorm(plain))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    X = torch.randn(12, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for first in (9, 2, 12):
+        rows = [slice(0, first), slice(first, 12)][world.rank] if world.size > 1 else slice(0, 12)
+        optimizer.zero_grad()
+        with model.weighted(len(X[rows])):
+            model(X[rows]).square().mean().backward()
+        optimizer.step()
+    if world.size > 1:
+        with pytest.raises(ConfigurationError, match=r"has a SyncBatchNorm \(1 of 6 channels\)"), model.join():
+            pass
+    weights = [float(value) for parameter in model.parameters() for value in parameter.detach().flatten()]
+    return weights, cast(Any, model.module)[1].running_var.tolist(), sg.fingerprint(model)
+
+
+@pytest.mark.parametrize("train", [train_on_ranks, train_wrapped])
+def test_a_loop_on_workers(train: Callable[[], tuple[list[float], list[float], str]]) -> None:
+    alone, statistics, _ = train()
 
     def both() -> tuple[list[float], list[float], bool]:
-        weights, statistics, fingerprint = train_on_ranks()
+        weights, statistics, fingerprint = train()
         found = sg.current_world().group.gather(fingerprint.encode(), "comparing")
         return weights, statistics, found[0] == found[1]
 

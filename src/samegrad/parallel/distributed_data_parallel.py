@@ -22,6 +22,7 @@ from samegrad.parallel.gradient_sync import GradientSync
 from samegrad.parallel.nested import map_tensors
 from samegrad.parallel.parameters import compare_models, replicate
 from samegrad.parallel.registry import Registry
+from samegrad.parallel.sync_batch_norm import SyncBatchNorm
 from samegrad.parallel.uncompiled import uncompiled
 from samegrad.parallel.world import current_world
 from samegrad.parallel.wrapping import check_arguments, plain_names, sparse_parameters, with_buckets
@@ -176,10 +177,18 @@ class DistributedDataParallel(nn.Module):
         if not 0 <= number < math.inf:
             raise ConfigurationError(f"weighted: a weight must be a finite number of at least 0; got {number}")
         before, self._sync.weight = self._sync.weight, number
+        norms = self._synchronised_norms()
+        for norm in norms:
+            norm.loss_weight = number
         try:
             yield
         finally:
             self._sync.weight = before
+            for norm in norms:
+                norm.loss_weight = 1.0 if before is None else before
+
+    def _synchronised_norms(self) -> list[SyncBatchNorm]:
+        return [module for module in self.module.modules() if isinstance(module, SyncBatchNorm)]
 
     @contextlib.contextmanager
     def join(
@@ -195,8 +204,14 @@ class DistributedDataParallel(nn.Module):
         arrange. enable: False does nothing.
 
         Raises ConfigurationError for the other arguments of torch's: the mean is over those who contribute, and ranks
-        that leave early are what it is for.
+        that leave early are what it is for; and for a model with a SyncBatchNorm, whose forward needs all ranks.
         """
+        if enable and self._synchronised_norms():
+            raise ConfigurationError(
+                f"join: the model has a SyncBatchNorm ({self._synchronised_norms()[0].label}), each forward of which "
+                f"needs all ranks, also those without a batch. Give all ranks the same number of batches, empty ones "
+                f"with weight 0 if need be, or use BatchNorm"
+            )
         if divide_by_initial_world_size or throw_on_early_termination:
             raise ConfigurationError(
                 "join: the mean is over the ranks that still have batches, and no rank has to stop early; leave out "
