@@ -23,8 +23,8 @@ PACKAGE = ROOT / "src" / "samegrad"
 DRAWING = """\
     cli
     bench | runs
-    trainer | planner | probing | exporting
-    parallel | testing | callbacks | kvstore
+    trainer | probing | exporting
+    parallel | planner | testing | callbacks | kvstore
     executors | workers
     summation | strategy | simulator
     schedules

@@ -33,7 +33,7 @@ TRAIN_OPTIONS = [
         "--precision",
         "--compile",
     ),
-    *("--inexact", "--devices", "--shares", "--strategy", "--update", "--loader-workers"),
+    *("--inexact", "--devices", "--shares", "--strategy", "--topology", "--update", "--loader-workers"),
     *("--out", "--tensorboard", "--save-every", "--keep", "--resume", "--check-every", "--trace", "--json", "--debug"),
 ]
 

@@ -26,6 +26,12 @@ HEADER: dict[str, Any] = {
     "shards_by_rank": [4, 4],
     "subtrees_by_rank": [1, 1],
     "shard_cost": 1.04,
+    "strategy": "sharded",
+    "strategy_reason": "each worker sums up the gradients of the parameters that it updates",
+    "predicted_step_seconds": 0.0123,
+    "predicted_computing_seconds": 0.012,
+    "predicted_exchange_seconds": 0.0002,
+    "predicted_update_seconds": 0.0001,
     "optimizer": "sgd",
     "lr": 0.2,
     "lr_rule": "none",
@@ -67,6 +73,8 @@ def test_the_header_says_what_runs_where(capsys: pytest.CaptureFixture[str]) -> 
         "2 workers: cpu × 2, 1 thread each, 2 cores here; update: owner",
         "8: 4 on each device, 2 subtrees exchanged per step. Here they take 1.04 × as long as one piece would",
         "sgd, lr 0.2, batch 32, 2 epochs, seed 0",
+        "strategy sharded: each worker sums up the gradients of the parameters that it updates",
+        "step 12.3 ms predicted (computing 12.0 ms, exchange 200 µs, updating 100 µs)",
     ):
         assert part in text
     assert "warning" not in text
@@ -106,6 +114,7 @@ def test_the_header_says_what_became_of_the_rate(
             {"shares": "auto"},
             "8: 4 on each device at first, later as they are measured to be fast, 2 subtrees exchanged",
         ),
+        ({"devices": ["cpu"], "predicted_exchange_seconds": 0.0}, "(computing 12.0 ms, updating 100 µs)"),
         ({"devices": ["cpu"], "shards_by_rank": [8], "subtrees_by_rank": [1]}, "8 on one device, nothing to exchange"),
         ({"devices": ["cuda:0", "cuda:1"]}, "2 workers: cuda:0, cuda:1; update"),
         ({"devices": ["cpu"] * 4}, "warning 4 CPU workers on 2 cores get in each other's way"),
@@ -163,6 +172,7 @@ RESULT = {
     "exact": True,
     "strategy": "one-shot",
     "follows_tree": True,
+    "step_seconds": 0.0125,
 }
 
 
@@ -204,6 +214,7 @@ def test_the_result_says_whether_other_devices_give_it_too(
     display.files(None)
     lines = capsys.readouterr().out.splitlines()
     assert [each.split(maxsplit=1)[1] for each in lines if each.startswith("strategy")] == ([line] if line else [])
+    assert "step           12.5 ms measured" in lines
     assert all(len(each) <= 80 for each in lines if not each.startswith("files"))
     assert any("same fingerprint" in each for each in lines) is repeats
 

@@ -12,6 +12,7 @@ from tests.executors.conformance import DTYPES, check_sum
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from samegrad.errors import CallMismatch
+from samegrad.executors.link_rates import measure_links
 from samegrad.executors.process_group import ProcessGroup
 from samegrad.shards import even, shares
 from samegrad.workers import context, launch
@@ -32,11 +33,29 @@ def check_everything(store: str) -> list[str]:
     )
     group = ProcessGroup(torch.device("cpu"))
     assert (group.rank, group.size) == (worker.rank, RANKS)
-    checks = [check_gather, check_broadcast, check_sums, check_operations]
+    checks = [check_gather, check_broadcast, check_sums, check_operations, check_links]
     for check in checks:
         check(group)
     dist.destroy_process_group()
     return [check.__name__ for check in checks]
+
+
+def check_links(group: ProcessGroup) -> None:
+    """Ranks become devices in their order, whatever hosts they are on; all find the same."""
+    for hosts, switches in ((["a", "a", "a"], 1), (["a", "b", "a"], 3), (["c", "b", "a"], 4)):
+        found = measure_links(group, hosts)
+        assert found.devices == ("rank0", "rank1", "rank2")
+        assert len(found.nodes) == RANKS + switches
+        assert [found.node(name).host for name in found.devices] == [
+            f"host{'abc'.index(each)}" for each in _renamed(hosts)
+        ]
+        assert all(1e3 < link.bandwidth < 1e13 and 0 <= link.latency < 1 for link in found.links)
+        assert set(group.gather(found.to_toml().encode(), "x")) == {found.to_toml().encode()}
+
+
+def _renamed(hosts: list[str]) -> list[str]:
+    """With a, b, c in the order of the ranks."""
+    return ["abc"[list(dict.fromkeys(hosts)).index(each)] for each in hosts]
 
 
 def check_gather(group: ProcessGroup) -> None:
@@ -95,4 +114,4 @@ def check_operations(group: ProcessGroup) -> None:
 def test_a_gloo_group_conforms(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     checked = launch(lambda: check_everything(store), devices=f"cpu:{RANKS}", timeout_s=60)
-    assert len(checked) == 4
+    assert len(checked) == 5

@@ -13,6 +13,7 @@ from samegrad.callbacks.metrics_file import read_metrics
 from samegrad.data.synthetic import synthetic
 from samegrad.trainer import run, trainer
 from samegrad.trainer.job import TrainJob, resumed_job
+from samegrad.trainer.step_forecast import StepForecast
 
 
 @pytest.fixture
@@ -28,6 +29,7 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(torch.optim.SGD, "step", noted)
     monkeypatch.setattr(data, "load", lambda *_: synthetic(250, 20))
     monkeypatch.setattr(run, "postpone_compiler", lambda: None)  # for workers only
+    monkeypatch.setattr(run, "forecast_step", lambda *_: StepForecast(None, 0.0, None))  # which takes steps of its own
     return found
 
 

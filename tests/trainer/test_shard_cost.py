@@ -32,7 +32,8 @@ def test_measuring_leaves_no_trace(is_training: bool) -> None:
     before = trainer.fingerprint()
     cost = shard_cost(trainer, F.cross_entropy, make_data(), budget_s=10.0)
     assert cost is not None
-    assert cost > 0
+    assert cost.ratio > 0
+    assert cost.seconds > 0
     assert trainer.fingerprint() == before
     assert trainer.model.training is is_training
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
@@ -49,11 +50,18 @@ def test_training_has_the_same_bits_with_and_without_measuring() -> None:
     assert fingerprints[0] == fingerprints[1]
 
 
-def test_nothing_is_measured_where_nothing_is_cut() -> None:
-    def loss(_: Tensor, __: Tensor) -> Tensor:
-        raise AssertionError("it is called")
+def test_where_nothing_is_cut_only_the_time_is_measured() -> None:
+    sizes = []
 
-    assert shard_cost(make_trainer(shards=1), loss, make_data()) == 1.0
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        sizes.append(len(target))
+        return F.cross_entropy(output, target)
+
+    cost = shard_cost(make_trainer(shards=1), loss, make_data(), budget_s=10.0)
+    assert cost is not None
+    assert cost.ratio == 1.0
+    assert cost.seconds > 0
+    assert set(sizes[2:]) == {20}
 
 
 def test_a_model_that_takes_long_is_computed_on_four_examples_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +87,8 @@ def test_the_figure_is_the_ratio_of_the_times(monkeypatch: pytest.MonkeyPatch) -
         return F.cross_entropy(output, target)
 
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
-    assert shard_cost(make_trainer(), steady, make_data(), budget_s=1e6) == pytest.approx(4 / 3)
+    cost = shard_cost(make_trainer(), steady, make_data(), budget_s=1e6)
+    assert cost == pytest.approx((4 / 3, 4.0))
 
 
 @pytest.mark.parametrize(

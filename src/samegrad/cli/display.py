@@ -17,7 +17,7 @@ from rich.text import Text
 from samegrad.callbacks.callback import Callback
 from samegrad.callbacks.progress_bar import ProgressBar, epoch_line
 from samegrad.callbacks.reports import EpochReport, StepReport
-from samegrad.runs.texts import held_text, kinds_of
+from samegrad.runs.texts import held_text, kinds_of, step_text
 from samegrad.timeline import TimelineSummary
 from samegrad.trainer.job import AUTO
 from samegrad.units import format_bytes, format_count, format_seconds
@@ -48,6 +48,10 @@ class Display(Callback):
         self._paragraph("devices", _devices_text(record))
         self._paragraph("shards", _shards_text(record))
         self._paragraph("training", _training_text(record))
+        if len(record["devices"]) > 1:
+            self._paragraph("strategy", f"{record['strategy']}: {record['strategy_reason']}")
+        if (predicted := step_text(record)) != "":
+            self._paragraph("step", predicted)
         if record["earlier"]:
             self._paragraph("earlier", f"the files of the run that was here before are now in {record['earlier']}")
         if record["steps_done"]:
@@ -82,6 +86,7 @@ class Display(Callback):
         self._line("shards", _shares_text(report))
         if report["world_size"] > 1:
             self._line("strategy", _strategy_text(report))
+        self._line("step", step_text(report))
         if report["timeline"]:
             self._line("timeline", TimelineSummary.from_json(report["timeline"]).sentence())
         self._line("fingerprint", Text(report["fingerprint"], style="bold green"))

@@ -19,6 +19,7 @@ __all__ = ["check_folder", "given_options", "resumed"]
 _IF_GIVEN = frozenset({"out", "data_dir", "save_every", "keep", "tensorboard", "strategy"})
 _FREE = _IF_GIVEN | {
     "devices",
+    "topology",
     "shares",
     "update",
     "loader_workers",
@@ -47,7 +48,7 @@ def resumed(job: TrainJob, given: Collection[str]) -> TrainJob:
             f"--resume {job.resume}: a run is gone on with as it was begun, but these options say otherwise: "
             f"{', '.join(differing)}. Leave them out; what may differ is {', '.join(_FREE_OPTIONS)}"
         )
-    names = {"shares", "update", "loader_workers", "trace", "check_every"} | (_IF_GIVEN & set(given))
+    names = {"topology", "shares", "update", "loader_workers", "trace", "check_every"} | (_IF_GIVEN & set(given))
     going_on = replace(saved, **{name: getattr(job, name) for name in names})
     going_on.check_strategy()
     return going_on

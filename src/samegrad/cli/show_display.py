@@ -15,7 +15,7 @@ from samegrad.errors import OutputError
 from samegrad.output import check_plot
 from samegrad.runs import Comparison, Run, draw_runs, read_run, write_page
 from samegrad.runs.comparison import FACTS
-from samegrad.runs.texts import count_text, fact_text, loss_text, percent_text, seconds_text, state_text
+from samegrad.runs.texts import count_text, fact_text, loss_text, percent_text, seconds_text, state_text, step_text
 
 __all__ = ["show_runs"]
 
@@ -108,6 +108,8 @@ def _print_one(console: Console, run: Run) -> None:
     train_loss, accuracy, best, seconds, samples = _figures(run)
     facts = {FACTS[name]: fact_text(run.facts, name) for name in FACTS}
     figures = {
+        "strategy": ": ".join(filter(None, (fact_text(run.facts, name) for name in ("strategy", "strategy_reason")))),
+        "step": step_text(run.facts),
         "epochs": str(run.epochs_done),
         "train loss": train_loss,
         "test loss": loss_text(run.last("test_loss")),

@@ -1,4 +1,4 @@
-"""`--strategy FILE`: what `samegrad plan --json` has written, instead of a name."""
+"""`--strategy FILE`: what `samegrad plan --json` has written, instead of a name; and `--topology FILE`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from samegrad.errors import ConfigurationError, DataMissing
 
-__all__ = ["strategy_text"]
+__all__ = ["strategy_text", "topology_text"]
 
 _LARGEST_FILE = 1 << 28
 
@@ -40,3 +40,15 @@ def strategy_text(given: str) -> str:
         return json.dumps(Strategy.from_json(found).to_json())
     except ConfigurationError as error:
         raise ConfigurationError(f"--strategy {given}: {error}") from None
+
+
+def topology_text(given: str | None) -> str | None:
+    """The preset or the file called `given`, as TOML, which a job holds.
+
+    Raises TopologyError, which names file and line; DataMissing if it cannot be read.
+    """
+    if given is None:
+        return None
+    from samegrad.topology.reading import find
+
+    return find(given).to_toml()

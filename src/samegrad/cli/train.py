@@ -11,7 +11,7 @@ import typer
 
 from samegrad.cli import INTERRUPTED
 from samegrad.cli.resuming import given_options, resumed
-from samegrad.cli.strategy_file import strategy_text
+from samegrad.cli.strategy_file import strategy_text, topology_text
 from samegrad.data import DATA
 from samegrad.recipe import PRECISIONS, Precision
 from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, UPDATES, SaveEvery, TrainJob, Update
@@ -238,13 +238,23 @@ def train(
     strategy: Annotated[
         str,
         typer.Option(
-            help="How the gradients of the devices are added up: auto, or one of `samegrad schedule --list`, such as "
+            help="How the gradients of the devices are added up: auto: the one that is "
+            "predicted to be the fastest; or one of `samegrad schedule --list`, such as "
             "sharded or halving-doubling; with --inexact also ring and others, and native: what the backend (Gloo, "
             "NCCL) does; or a file ending in .json that `samegrad plan --json` has written.",
             metavar="NAME|FILE",
             rich_help_panel=_DEVICES,
         ),
     ] = _DEFAULT.strategy,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            help="What joins the devices, to choose the strategy by: a preset or a file, as for samegrad plan. By "
+            "default that is measured at the start.",
+            metavar="NAME|FILE",
+            rich_help_panel=_DEVICES,
+        ),
+    ] = None,
     update: Annotated[
         str,
         typer.Option(
@@ -356,6 +366,7 @@ def train(
         compile=compile,
         inexact=inexact,
         strategy=strategy_text(strategy),
+        topology=topology_text(topology),
         shares=_parse_shares(shares),
         update=cast(Update, update),
         loader_workers=loader_workers,

@@ -13,30 +13,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from samegrad.executors.additions import Run, add_up
 from samegrad.executors.base import FlatSizes, Request, Turns
 from samegrad.executors.counters import Counters
-from samegrad.executors.places import EVERYONE, Area, Place, Plan, Step, plan_of
 from samegrad.schedules.ir import Schedule
+from samegrad.schedules.places import BLOCK, EVERYONE, Area, Place, Plan, Step, plan_of
 from samegrad.summation import as_real
 
-__all__ = ["BLOCK", "SharedExchange"]
-
-BLOCK = 1 << 16
-"""Elements; intermediate sums of this size stay in the cache."""
+__all__ = ["SharedExchange"]
 
 MakeBuffers = Callable[[int], list[list[Tensor]]]
 """Makes so many sets of flat buffers in memory that all ranks map."""
 
-Addition = tuple[Tensor, Tensor | None, Tensor]
 Buffers = dict[Place, list[Tensor]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Additions over one range, each of `left`, `right` and `out` that long, or a block for what is temporary."""
-
-    additions: list[Addition]
-    numel: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +36,7 @@ class _Phase:
     """
 
     slots: list[list[Tensor]]
-    levels: list[list[_Run]]
+    levels: list[list[Run]]
     result: list[Tensor]
     copies: list[tuple[Tensor, Tensor]]
 
@@ -115,7 +104,7 @@ class SharedExchange:
         for program in phase.levels:
             counters.wait(ticket)
             for run in program:
-                _add_up(run)
+                add_up(run)
             ticket = counters.arrive(operation)
         self._read = ticket
         if self._meets_at_the_end:
@@ -158,7 +147,7 @@ class SharedExchange:
                     copies.append((buffers[place][flat][start:stop], result[flat][start:stop]))
         return result, copies
 
-    def _program(self, level: Sequence[Sequence[Step]], buffers: Buffers) -> list[_Run]:
+    def _program(self, level: Sequence[Sequence[Step]], buffers: Buffers) -> list[Run]:
         """The additions of one level: chunks that follow each other and are treated alike are one."""
         runs = []
         for flat, ranges in enumerate(self._ranges):
@@ -167,7 +156,7 @@ class SharedExchange:
                     runs.extend(self._runs(steps, flat, start, stop, buffers))
         return runs
 
-    def _runs(self, steps: Sequence[Step], flat: int, start: int, stop: int, buffers: Buffers) -> list[_Run]:
+    def _runs(self, steps: Sequence[Step], flat: int, start: int, stop: int, buffers: Buffers) -> list[Run]:
         has_temporaries = any(step.out.area is Area.TEMPORARY for step in steps)
 
         def at(place: Place) -> Tensor:
@@ -176,7 +165,7 @@ class SharedExchange:
 
         numel = (stop - start) * self._widths[flat]
         additions = [(at(left), None if right is None else at(right), at(out)) for left, right, out in steps]
-        return [_Run(additions, numel)] if has_temporaries else [_Run([each], numel) for each in additions]
+        return [Run(additions, numel)] if has_temporaries else [Run([each], numel) for each in additions]
 
 
 def _temporaries(plan: Plan, rank: int, sizes: FlatSizes) -> Buffers:
@@ -185,33 +174,6 @@ def _temporaries(plan: Plan, rank: int, sizes: FlatSizes) -> Buffers:
     return {
         place: [_flat(torch.empty(min(numel, BLOCK), dtype=dtype))[:BLOCK] for dtype, numel in sizes] for place in own
     }
-
-
-def _add_up(run: _Run) -> None:
-    if run.numel <= BLOCK or len(run.additions) == 1:
-        for left, right, out in run.additions:
-            _add(left, right, out)
-        return
-    blocks = [
-        (left.split(BLOCK), None if right is None else right.split(BLOCK), out.split(BLOCK))
-        for left, right, out in run.additions
-    ]
-    for number, start in enumerate(range(0, run.numel, BLOCK)):
-        length = min(BLOCK, run.numel - start)
-        for left, right, out in blocks:
-            _add(_block(left, number, length), right and _block(right, number, length), _block(out, number, length))
-
-
-def _block(blocks: Sequence[Tensor], number: int, length: int) -> Tensor:
-    """Block `number` of a tensor; of what is temporary there is only one."""
-    return blocks[number] if len(blocks) > 1 else blocks[0][:length]
-
-
-def _add(left: Tensor, right: Tensor | None, out: Tensor) -> None:
-    if right is None:
-        out.copy_(left)
-    else:
-        torch.add(left, right, out=out)
 
 
 def _joined(ranges: Sequence[range]) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from samegrad.executors.base import Piece
 from samegrad.executors.counters import Counters
-from samegrad.executors.shared_exchange import BLOCK
+from samegrad.schedules.places import BLOCK
 from samegrad.shards import Node, additions
 from samegrad.summation import as_real
 

@@ -11,7 +11,7 @@ from samegrad.strategy import Strategy
 from samegrad.topology.graph import Topology
 from samegrad.topology.rings import RingPacking, pack_rings, ring_order
 
-__all__ = ["candidates", "hosts_of", "label"]
+__all__ = ["candidates", "hosts_of", "label", "ways_of_hosts"]
 
 _MANY = 256
 _BY_FEW_MESSAGES = ("one-device", "host", "halving-doubling", "binomial-tree", "hierarchical", "servers")
@@ -19,11 +19,19 @@ _BY_FEW_MESSAGES = ("one-device", "host", "halving-doubling", "binomial-tree", "
 
 
 def candidates(topology: Topology, devices: int, exact: bool) -> list[Strategy]:
-    """All ways to add up over the first `devices` devices, in the order of the catalog: those that follow the tree, the
-    others too if not `exact`. `hierarchical` goes by the hosts of these devices, rings by the links between them.
+    """All ways to add up over the first `devices` devices: `ways_of_hosts`, and, if not `exact`, rings that go by the
+    links between them."""
+    found = ways_of_hosts(hosts_of(topology, devices), exact)
+    return found if exact or not 1 < devices <= _MANY else [*found, *_rings(topology, devices)]
+
+
+def ways_of_hosts(hosts: list[int], exact: bool) -> list[Strategy]:
+    """The ways to add up over devices of which so many follow each other in each host, in the order of the catalog:
+    those that follow the tree, the others too if not `exact`. `hierarchical` goes by the hosts.
 
     Of more than 256 devices, only ways that send few messages are tried.
     """
+    devices = sum(hosts)
     if devices == 1:
         return [Strategy("one-device")]
     found = []
@@ -33,12 +41,12 @@ def candidates(topology: Topology, devices: int, exact: bool) -> list[Strategy]:
         if devices > _MANY and name not in _BY_FEW_MESSAGES:
             continue
         if name == "hierarchical":
-            found += _hierarchical(hosts_of(topology, devices))
+            found += _hierarchical(hosts)
         elif name == "servers":
             found += [Strategy(name), Strategy(name, helpers=devices)][: 2 if devices <= _MANY else 1]
         else:
             found.append(Strategy(name))
-    return found if exact or devices > _MANY else [*found, *_rings(topology, devices)]
+    return found
 
 
 def hosts_of(topology: Topology, devices: int) -> list[int]:

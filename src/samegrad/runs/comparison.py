@@ -37,6 +37,7 @@ _NOT_RECIPE = frozenset(
             "shares",
             "shards_by_rank",
             "strategy",
+            "strategy_reason",
             "follows_tree",
             "cores",
             "weights",
@@ -44,6 +45,7 @@ _NOT_RECIPE = frozenset(
             "command",
         ),
         *("samegrad_version", "torch_version", "python_version", "platform"),
+        *("step_seconds", *(f"predicted_{part}_seconds" for part in ("step", "computing", "exchange", "update"))),
     }
 )
 _SURROUNDINGS = ("torch_version", "samegrad_version", "platform")

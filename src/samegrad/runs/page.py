@@ -44,6 +44,8 @@ _DEVICES = {
     "devices": "devices",
     "update": "update",
     "strategy": "strategy",
+    "strategy_reason": "why this strategy",
+    "step_seconds": "time of a step",
     "cores": "cores of the machine",
     "platform": "platform",
 }

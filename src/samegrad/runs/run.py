@@ -170,7 +170,8 @@ def _read_report(path: Path, notes: list[str]) -> Mapping[str, Any]:
         return {}
     figures = (
         *("train_loss", "test_loss", "test_accuracy", "seconds_per_epoch", "samples_per_second"),
-        *("lr", "scaled_lr", "examples"),
+        *("lr", "scaled_lr", "examples", "step_seconds", "predicted_step_seconds", "predicted_computing_seconds"),
+        *("predicted_exchange_seconds", "predicted_update_seconds"),
     )
     if (
         not isinstance(report, dict)

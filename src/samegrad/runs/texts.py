@@ -17,6 +17,7 @@ __all__ = [
     "percent_text",
     "seconds_text",
     "state_text",
+    "step_text",
 ]
 
 
@@ -42,6 +43,8 @@ def fact_text(facts: Mapping[str, Any], name: str) -> str:
         return "yes" if value else ""
     if name == "examples":
         return format_count(value)
+    if name == "step_seconds":
+        return step_text(facts)
     if name == "devices":
         return kinds_of(value)
     if name == "shares":
@@ -52,6 +55,23 @@ def fact_text(facts: Mapping[str, Any], name: str) -> str:
     if name == "lr" and facts.get("scaled_lr") not in (None, value):
         return f"{value:g} → {facts['scaled_lr']:g}"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def step_text(facts: Mapping[str, Any]) -> str:
+    """How long a step was predicted to take, and took (the median): "36 ms predicted (computing 30 ms, ...), 38 ms
+    measured"; "" where neither is known."""
+    texts = []
+    if facts.get("predicted_step_seconds") is not None:
+        names = {"computing": "computing", "exchange": "exchange", "update": "updating"}
+        parts = [
+            f"{text} {format_seconds(facts[f'predicted_{name}_seconds'])}"
+            for name, text in names.items()
+            if facts.get(f"predicted_{name}_seconds")
+        ]
+        texts.append(f"{format_seconds(facts['predicted_step_seconds'])} predicted ({', '.join(parts)})")
+    if facts.get("step_seconds") is not None:
+        texts.append(f"{format_seconds(facts['step_seconds'])} measured")
+    return ", ".join(texts)
 
 
 def state_text(run: Run) -> str:

@@ -12,6 +12,7 @@ __all__ = ["command_line"]
 
 _ALWAYS = ("model", "data", "batch_size", "shards", "lr", "optimizer", "epochs", "seed")
 _NEVER = (
+    "topology",
     "out",
     "save_every",
     "keep",

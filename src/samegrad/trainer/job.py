@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from samegrad.data import DATA
 from samegrad.errors import ConfigurationError
@@ -18,6 +18,9 @@ from samegrad.recipe import Precision, Recipe
 from samegrad.trainer.checkpoint_record import find_checkpoint, read_record
 from samegrad.trainer.learning_rate import RATE_RULES, RateRule, scaled_rate
 from samegrad.trainer.packing import unpack
+
+if TYPE_CHECKING:
+    from samegrad.topology.graph import Topology
 
 __all__ = [
     "AUTO",
@@ -32,6 +35,7 @@ __all__ = [
     "remembered_job",
     "resumed_job",
     "run_train_job",
+    "topology_of",
 ]
 
 Update = Literal["auto", "replicated", "owner"]
@@ -76,6 +80,7 @@ class TrainJob:
     data_dir: a folder with the files of the data set; None where it is not read from files, or for the default folder.
     strategy: how the devices' gradients are added up, one of `samegrad.strategy.STRATEGIES`, or a `Strategy` as JSON
         text; "auto" leaves it to the trainer.
+    topology: what joins the devices, for the choice of a strategy, as TOML; None to measure it.
     shares: how fast each device is, in the order of the devices; "auto" to measure it; None for equal ones.
     out: the folder for metrics and checkpoints; None to write nothing.
     loader_workers: processes that read for each device, see `samegrad.trainer.loading.Loading`.
@@ -101,6 +106,7 @@ class TrainJob:
     compile: bool = False
     inexact: bool = False
     strategy: str = AUTO
+    topology: str | None = None
     shares: tuple[float, ...] | Literal["auto"] | None = None
     update: Update = "auto"
     loader_workers: int = 0
@@ -141,8 +147,13 @@ class TrainJob:
         _ = self.recipe
 
     def check_strategy(self) -> None:
-        """Raises ConfigurationError for a strategy that there is not, or that the recipe does not allow; of a job that
-        is resumed, to be called when all of it is known."""
+        """Raises ConfigurationError for a strategy that there is not, or that the recipe does not allow, or beside a
+        topology to choose by; of a job that is resumed, to be called when all of it is known."""
+        if self.topology is not None and self.strategy != AUTO:
+            raise ConfigurationError(
+                f"--topology is for choosing a strategy; with --strategy {self.strategy[:80]} there is nothing to "
+                f"choose. Leave one of both out"
+            )
         if self.strategy != AUTO:
             from samegrad.strategy import Strategy  # which needs numpy: a tenth of a second
 
@@ -191,6 +202,13 @@ class TrainJob:
     def lasting(self) -> dict[str, Any]:
         """The fields that a checkpoint of this job holds: all but those which may be others when it is resumed."""
         return {name: getattr(self, name) for name in _LASTING}
+
+
+def topology_of(text: str) -> Topology:
+    """The topology of a job. Raises TopologyError."""
+    from samegrad.topology.files import from_toml
+
+    return from_toml(text, "--topology")
 
 
 def resumed_job(place: str) -> tuple[TrainJob, Path]:

@@ -40,7 +40,7 @@ from samegrad.shards import subtrees
 from samegrad.trainer.checkpoint_record import latest, read_record
 from samegrad.trainer.command import command_line
 from samegrad.trainer.earlier_run import set_aside
-from samegrad.trainer.job import AUTO, REMEMBERED, TrainJob
+from samegrad.trainer.job import AUTO, REMEMBERED, TrainJob, topology_of
 from samegrad.trainer.learning_rate import warmup_steps
 from samegrad.trainer.loading import Loading
 from samegrad.trainer.run_files import EVENTS
@@ -48,6 +48,7 @@ from samegrad.trainer.saving import Saving
 from samegrad.trainer.scheduling import MakeScheduler
 from samegrad.trainer.shard_cost import shard_cost
 from samegrad.trainer.start_up import postpone_compiler
+from samegrad.trainer.step_forecast import StepTimes, forecast_step
 from samegrad.trainer.trainer import Trainer
 from samegrad.trainer.warm_up import warmup
 from samegrad.workers import report
@@ -75,16 +76,21 @@ def run(job: TrainJob) -> dict[str, Any]:
         trainer.resume(job.resume)
     # Before anything in the folder is touched.
     with contextlib.nullcontext() if job.out is None else trainer._keeper.locking(Path(job.out)):
+        # Who resumes has been told, and wants to go on.
+        cost = None if job.resume is not None else shard_cost(trainer, F.cross_entropy, split.train)
+        forecast = forecast_step(trainer, cost, _optimizer(job))
+        steps = StepTimes()
         if world.rank == 0:
             aside = None if job.out is None or _goes_on_in_place(job) else set_aside(Path(job.out))
-            report({"event": "header", **_header(job, trainer, split), "earlier": aside and str(aside)})
+            header = {**_header(job, trainer, split), "shard_cost": cost and cost.ratio, **forecast.to_json()}
+            report({"event": "header", **header, "earlier": aside and str(aside)})
         epochs = trainer.fit(
             split.train,
             job.epochs - trainer.epoch,
             validate=split.test,
             loading=Loading(job.loader_workers),
             saving=None if job.out is None else Saving(job.out, job.save_every, job.keep),
-            callbacks=_callbacks(job, trainer.epoch),
+            callbacks=[*_callbacks(job, trainer.epoch), steps],
         )
         if trainer.stopped:
             return {"stopped": {"epoch": trainer.epoch + 1, "steps": trainer.position.steps}}
@@ -92,7 +98,8 @@ def run(job: TrainJob) -> dict[str, Any]:
     facts = _facts(job, trainer, len(split.train))
     command = command_line(job, facts["devices"])
     timeline = None if trainer.timeline is None else trainer.timeline.to_json()
-    return {**_result(trainer, epochs), **facts, "weights": weights, "timeline": timeline, "command": command}
+    timing = {**forecast.to_json(), "step_seconds": steps.median_s, "timeline": timeline}
+    return {**_result(trainer, epochs), **facts, **timing, "weights": weights, "command": command}
 
 
 def _options(job: TrainJob) -> list[str]:
@@ -146,6 +153,7 @@ def make_trainer(job: TrainJob, world: World, split: data.Split) -> Trainer:
         scheduler=_warm_up(job, len(split.train)),
         update=_update(job, world),
         strategy=None if job.strategy == AUTO else job.strategy,
+        topology=None if job.topology is None else topology_of(job.topology),
         shares=job.shares,
         trace=job.trace,
         check_every=job.check_every,
@@ -202,6 +210,7 @@ def _facts(job: TrainJob, trainer: Trainer, examples: int) -> dict[str, Any]:
         "shards_by_rank": [len(part) for part in trainer.cut],
         "exact": job.recipe.exact,
         "strategy": trainer.strategy_used.algorithm,
+        "strategy_reason": trainer.choice.reason,
         "follows_tree": trainer.strategy_used.follows_tree and (job.recipe.exact or job.resume is None),
         "cores": usable_cores(),
         "samegrad_version": __version__,
@@ -222,8 +231,6 @@ def _header(job: TrainJob, trainer: Trainer, split: data.Split) -> dict[str, Any
         "parameters": sum(parameter.numel() for parameter in parameters),
         "gradient_bytes": sum(parameter.nbytes for parameter in parameters),
         "subtrees_by_rank": [len(subtrees(part, job.shards)) for part in trainer.cut],
-        # Who resumes has been told, and wants to go on.
-        "shard_cost": None if job.resume is not None else shard_cost(trainer, F.cross_entropy, split.train),
     }
 
 

@@ -1,6 +1,6 @@
-"""What cutting the minibatch into shards costs on the device at hand, measured.
+"""What computing a minibatch takes on the device at hand, and what cutting it into shards costs, measured.
 
-Small shards use a device less well than one large piece. The figure is a ratio: forward and backward of this rank's
+Small shards use a device less well than one large piece. The cost is a ratio: forward and backward of this rank's
 shards of one minibatch, one by one as in training, over those of the same examples in one piece.
 """
 
@@ -10,7 +10,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,20 +24,29 @@ from samegrad.trainer.precision import in_precision
 from samegrad.trainer.step import to_device
 from samegrad.trainer.trainer import Trainer
 
-__all__ = ["shard_cost"]
+__all__ = ["ShardCost", "shard_cost"]
 
 _ROUNDS = 4  # at most
 _PROBE = 4  # examples; few enough that no model takes long for them
 
 
+class ShardCost(NamedTuple):
+    """ratio: how many times as long the shards of this rank take as the same examples in one piece; seconds: how long
+    they take, with reading their examples."""
+
+    ratio: float
+    seconds: float
+
+
 def shard_cost(
     trainer: Trainer, loss: Callable[[Any, Any], Tensor], dataset: Any, budget_s: float = 0.6
-) -> float | None:
-    """How many times as long the shards of this rank take as the same examples in one piece; None if not measured.
+) -> ShardCost | None:
+    """What the shards of this rank take; None if not measured.
 
     It is not measured where that would take longer than about `budget_s` seconds, would have to be compiled, or where
     the one piece does not fit into memory. The model is afterwards as it was, bit for bit, and without gradients. The
-    global generators are not put back: every shard seeds them anyway.
+    global generators are not put back: every shard seeds them anyway. Ranks may call it at the same time, and then find
+    what they find in training.
     """
     try:
         return _measured(trainer, loss, dataset, budget_s)
@@ -49,19 +58,20 @@ def shard_cost(
     return None
 
 
-def _measured(trainer: Trainer, loss: Callable[[Any, Any], Tensor], dataset: Any, budget_s: float) -> float | None:
+def _measured(trainer: Trainer, loss: Callable[[Any, Any], Tensor], dataset: Any, budget_s: float) -> ShardCost | None:
     recipe, device, held = trainer.recipe, trainer.device, trainer.cut[trainer.world.rank]
     count = min(recipe.batch_size, dataset_length(dataset))
     parts = [part for part in even(count, recipe.shards)[held.start : held.stop] if part]
-    if len(parts) < 2:
-        return 1.0
     if recipe.compile:
         return None
+    if not parts:
+        return ShardCost(1.0, 0.0)
     forward, loss = in_precision(trainer.model, recipe, device), in_precision(loss, recipe, device)
     whole = range(parts[0].start, parts[-1].stop)
 
-    def compute(ranges: list[range]) -> float:
-        """Seconds for forward and backward of the examples in each of `ranges`."""
+    def compute(ranges: list[range]) -> tuple[float, float]:
+        """Seconds for forward and backward of the examples in each of `ranges`; and for reading them."""
+        begin = time.perf_counter()
         batches = [to_device(fetch(dataset, torch.arange(part.start, part.stop), recipe, 0), device) for part in ranges]
         trainer.model.zero_grad(set_to_none=True)
         _synchronize(device)
@@ -69,23 +79,26 @@ def _measured(trainer: Trainer, loss: Callable[[Any, Any], Tensor], dataset: Any
         for X, y in batches:
             loss(forward(X), y).backward()
         _synchronize(device)
-        return time.perf_counter() - start
+        return time.perf_counter() - start, start - begin
 
     with as_recipe_says(recipe, device), _put_back(trainer.model):
         before = memory_peak(anew=True)
         probe = range(whole.start, min(whole.start + _PROBE, whole.stop))
         compute([probe])  # the first time, libraries set themselves up
-        if compute([probe]) / len(probe) * len(parts[0]) > budget_s:
+        if compute([probe])[0] / len(probe) * len(parts[0]) > budget_s:
             return None
-        estimate_s = 2 * len(parts) * compute(parts[:1])
+        is_cut = len(parts) > 1
+        estimate_s = (1 + is_cut) * len(parts) * compute(parts[:1])[0]
         if device.type == "cpu" and _one_piece(trainer.model, memory_peak() - before, len(parts)) > available_memory():
             return None  # it would not fail, but swap, or be killed
         rounds = min(int(budget_s / estimate_s), _ROUNDS)
         if rounds < 1:
             return None
-        times = [(compute(parts), compute([whole])) for _ in range(rounds)]
+        times = [(compute(parts), compute([whole])[0] if is_cut else 0.0) for _ in range(rounds)]
     counted = times[1:] or times  # the first also pays for setting up
-    return statistics.median(cut for cut, _ in counted) / statistics.median(uncut for _, uncut in counted)
+    seconds, reading = (statistics.median(each) for each in zip(*(cut for cut, _ in counted), strict=True))
+    ratio = seconds / statistics.median(uncut for _, uncut in counted) if is_cut else 1.0
+    return ShardCost(ratio, seconds + reading)
 
 
 def _one_piece(model: nn.Module, growth: int, parts: int) -> int:

@@ -27,9 +27,11 @@ from samegrad.parallel.tracing import trace as traced_to
 from samegrad.parallel.world import current_world
 from samegrad.recipe import Recipe
 from samegrad.shards import even
-from samegrad.strategy import Strategy, default_strategy
+from samegrad.strategy import Strategy
 from samegrad.timeline import TimelineSummary, span
+from samegrad.topology.graph import Topology
 from samegrad.trainer.balancing import Balance, StepTimes
+from samegrad.trainer.choosing import Summing, choose
 from samegrad.trainer.evaluation import Evaluation
 from samegrad.trainer.examples import dataset_length, is_stream
 from samegrad.trainer.feed import Feed
@@ -67,8 +69,10 @@ class Trainer:
     update: "replicated": every rank updates its own copy of all parameters. "owner": the CPU workers of a host share
         them and each updates some: the same bits, with less memory traffic, for optimizers of torch.optim. Code that
         changes parameters in place outside the optimizer would then act once per rank.
-    strategy: how the ranks' gradients are added up: a `Strategy`, or the name of an algorithm; None for what is fastest
-        on one host. The result does not depend on it, but for those that need `Recipe(exact=False)`.
+    strategy: how the ranks' gradients are added up: a `Strategy`, or the name of an algorithm; None for the one that is
+        predicted to be the fastest, from what is measured now, or on `topology`; `choice` then says which, and why.
+        The result does not depend on it, but for those that need `Recipe(exact=False)`.
+    topology: what joins the ranks, which are its first devices, so that nothing needs to be measured.
     shares: how fast each rank is; it gets shards in proportion. "equal", as by default, or "auto": as measured while
         training, which may change them between two steps. The result does not depend on it.
 
@@ -91,6 +95,7 @@ class Trainer:
         weight: Weight | None = None,
         update: Literal["replicated", "owner"] = "replicated",
         strategy: Strategy | str | None = None,
+        topology: Topology | None = None,
         shares: Sequence[float] | Literal["auto", "equal"] | None = None,
         trace: str | Path | None = None,
         check_every: int | None = None,
@@ -118,18 +123,22 @@ class Trainer:
             check_not_compiled(model)
         self._loss, self._weight = in_precision(loss, self.recipe, self.device), weight
         said = [f"recipe {self.recipe}", f"cut {self.cut}", f"shares {shares}", f"update {update}"]
-        said += [f"strategy {self.strategy}", f"check_every {check_every} repair {repair}"]
+        said += [f"strategy {self.strategy}", f"topology {topology}", f"check_every {check_every} repair {repair}"]
         homes.compare_models(model, self.world.group, said)
         homes.replicate(model, self.world.group)
         owned_by = share_parameters(self.model, self.world) if update == "owner" else None
-        self._owns_parts = owned_by is not None
+        self.owned_by = owned_by
+        wanted_by = owned_by if self.strategy is None and topology is None else None
+        self.summing = Summing.of(self.world, self.cut, self.recipe, model, wanted_by)
+        self.choice = choose(self.summing, topology, self.strategy)
         self.optimizer = check_optimizer(optimizer, model, update)
         self.scheduler = make_scheduler(scheduler, self.optimizer)
         entries = [*optimizer_entries(self.optimizer, model), *scheduler_entries(self.scheduler)]
         homes.compare(entries, self.world.group, "making a Trainer: comparing optimizers")
         forward = compiled(model, self.device) if self.recipe.compile else model
         self._forward = in_precision(forward, self.recipe, self.device)
-        self._place = Place(self.recipe, self.world, self.device, self.cut, self.strategy)
+        way = self.choice.strategy if wanted_by is None else None
+        self._place = Place(self.recipe, self.world, self.device, self.cut, way)
         self._step = ShardedStep(
             Learner(model, self._forward, self._loss, weight, self.optimizer, self.scheduler),
             self._place,
@@ -153,9 +162,7 @@ class Trainer:
     @property
     def strategy_used(self) -> Strategy:
         """How the gradients of the ranks are added up: `strategy`, or what was chosen."""
-        if self.strategy is not None:
-            return self.strategy
-        return Strategy("sharded") if self._owns_parts else default_strategy(self.world.size)
+        return self.choice.strategy
 
     @property
     def epoch(self) -> int:

@@ -17,7 +17,10 @@ from typing import NamedTuple
 from samegrad.schedules.dataflow import ChunkFlow, Held, Sum, Value, dataflow_of
 from samegrad.schedules.ir import Schedule
 
-__all__ = ["EVERYONE", "Area", "Place", "Plan", "Step", "plan_of"]
+__all__ = ["BLOCK", "EVERYONE", "Area", "Place", "Plan", "Step", "plan_of"]
+
+BLOCK = 1 << 16
+"""Elements; sums in between of this size stay in the cache."""
 
 EVERYONE = -1
 """As the rank of a result: there is one result, which all read."""

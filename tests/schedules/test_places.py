@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 from tests.schedules.cuts import cuts_of
 
-from samegrad.executors.places import EVERYONE, Area, Place, Plan, plan_of
 from samegrad.schedules import Schedule, pipelined, striped
 from samegrad.schedules.catalog import ALGORITHMS, algorithm, build, build_for
 from samegrad.schedules.ir import Collective
+from samegrad.schedules.places import EVERYONE, Area, Place, Plan, plan_of
 from samegrad.shards import shares
 from samegrad.strategy import Strategy
 
