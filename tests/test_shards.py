@@ -180,6 +180,27 @@ def test_only_the_ratio_of_speeds_counts() -> None:
         assert shares(13, len(speeds), speeds) == shares(13, len(speeds), [speed * 1024.0 for speed in speeds])
 
 
+@pytest.mark.parametrize("slack", [0.1, 0.5])
+def test_with_slack_fewer_subtrees_count_more_than_a_little_time(slack: float) -> None:
+    draw = random.Random(1)
+    fewer = 0
+    for _ in range(50):
+        speeds = [draw.choice([0.5, 1.0, 1.1, 1.5, 3.0]) for _ in range(3)]
+
+        def time(cut: Sequence[range], speeds: Sequence[float] = speeds) -> float:
+            return max(len(part) / speed for part, speed in zip(cut, speeds, strict=True))
+
+        def count(cut: Sequence[range]) -> int:
+            return sum(len(subtrees(part, 11)) for part in cut)
+
+        cuts = list(all_cuts(11, 3))
+        fastest, cut = min(map(time, cuts)), shares(11, 3, speeds, slack)
+        assert time(cut) <= fastest * (1 + slack)
+        assert count(cut) == min(count(other) for other in cuts if time(other) <= fastest * (1 + slack))
+        fewer += count(cut) < count(shares(11, 3, speeds))
+    assert fewer
+
+
 def test_many_shards_are_shared_out_quickly() -> None:
     cut = shares(256, 64)
     assert [len(part) for part in cut] == [4] * 64

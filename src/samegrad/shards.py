@@ -69,11 +69,12 @@ def subtrees(held: range, leaves: int) -> list[Node]:
     return nodes
 
 
-def shares(leaves: int, ranks: int, speeds: Sequence[float] | None = None) -> list[range]:
+def shares(leaves: int, ranks: int, speeds: Sequence[float] | None = None, slack: float = 0.0) -> list[range]:
     """Cuts the leaves over the ranks in proportion to their `speeds` (equal when None), at least one leaf each.
 
     The slowest rank ends as early as possible; of the cuts that are equally fast, the one with the fewest subtrees is
     taken, since every subtree is exchanged; of those, the one that gives the first ranks the most leaves.
+    slack: how much longer than the fastest cut takes, as a part of that, still counts as equally fast.
 
     Raises ConfigurationError for no leaves or ranks, more ranks than leaves, or speeds that are not positive.
     """
@@ -90,7 +91,7 @@ def shares(leaves: int, ranks: int, speeds: Sequence[float] | None = None) -> li
     rates = [1.0] * ranks if speeds is None else [float(speed) for speed in speeds]
     if len(rates) != ranks or not all(0 < rate < float("inf") for rate in rates):
         raise ConfigurationError(f"shares need {ranks} positive numbers, one for each device; got {speeds}")
-    most = _largest_sizes(leaves, rates)
+    most = _largest_sizes(leaves, rates, slack)
     count_subtrees = functools.cache(lambda start, stop: len(subtrees(range(start, stop), leaves)))
     spare = sum(most) - leaves
     # best[stop]: (subtrees, negated sizes) of the best way to give the leaves before `stop` to the ranks so far.
@@ -111,8 +112,9 @@ def shares(leaves: int, ranks: int, speeds: Sequence[float] | None = None) -> li
     return ranges
 
 
-def _largest_sizes(leaves: int, rates: Sequence[float]) -> list[int]:
-    """How many leaves each rank may hold without ending later than the best possible time for all `leaves`."""
+def _largest_sizes(leaves: int, rates: Sequence[float], slack: float) -> list[int]:
+    """How many leaves each rank may hold without ending later than the best possible time for all `leaves`, but for
+    `slack` times that time."""
     times = sorted({size / rate for rate in rates for size in range(1, leaves + 1)})
     first, last = 0, len(times) - 1
     while first < last:
@@ -121,7 +123,7 @@ def _largest_sizes(leaves: int, rates: Sequence[float]) -> list[int]:
             last = middle
         else:
             first = middle + 1
-    return _sizes_within(times[first], leaves, rates)
+    return _sizes_within(times[first] * (1 + slack), leaves, rates)
 
 
 def _sizes_within(time: float, leaves: int, rates: Sequence[float]) -> list[int]:

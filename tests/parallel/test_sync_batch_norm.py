@@ -326,7 +326,9 @@ def test_what_cannot_work_is_refused_by_name() -> None:
     norm = SyncBatchNorm(CHANNELS, dtype=torch.float64)
     x = torch.randn(4, CHANNELS, dtype=torch.float64, requires_grad=True)
     for bad in (torch.ones(3), torch.ones(2, CHANNELS + 1)):
-        with pytest.raises(ConfigurationError, match=r"of 3 channels: expected an input \(rows, 3 channels, ...\)"):
+        with pytest.raises(
+            ConfigurationError, match=r"module of 3 channels: expected an input \(rows, 3 channels, ...\)"
+        ):
             norm(bad)
     with pytest.raises(ConfigurationError, match="process_group must be None"):
         SyncBatchNorm(CHANNELS, process_group=cast(None, object()))
@@ -411,7 +413,8 @@ def train_wrapped() -> tuple[list[float], list[float], str]:
     world = sg.current_world()
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 2)).double()
-    model = sg.DistributedDataParallel(sg.SyncBatchNorm.convert_sync_batchnorm(plain))
+    plain[1] = sg.SyncBatchNorm(6, dtype=torch.float64)  # wrapping it says where it stands
+    model = sg.DistributedDataParallel(plain)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     X = torch.randn(12, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     for first in (9, 2, 12):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from samegrad.shards import shares
+from samegrad.shards import shares, subtrees
 from samegrad.trainer.balancing import Balance, StepTimes
 
 Cut = Sequence[range]
@@ -55,6 +55,16 @@ def test_what_is_hardly_worth_it_is_left() -> None:
     """15 + 13 would be 4 % faster than 14 + 14."""
     assert run(Balance(28, 2), 500, lambda _: (0.1, 0.112)) == []
     assert run(Balance(28, 2), 500, lambda _: (0.1, 0.117)) == [(4, [15, 13])]
+
+
+def test_of_cuts_that_are_nearly_as_fast_the_one_with_the_least_to_exchange_is_taken() -> None:
+    """The fastest would be 171 + 85, of five subtrees and four; 172 + 84 are four and three."""
+    balance = Balance(256, 2)
+    run(balance, 100, lambda _: (0.1, 0.2))
+    assert sum(len(subtrees(held, 256)) for held in balance.cut) < sum(
+        len(subtrees(held, 256)) for held in shares(256, 2, (2, 1))
+    )
+    assert 168 <= len(balance.cut[0]) <= 176
 
 
 def test_a_rank_that_becomes_slow_and_fast_again_is_followed() -> None:

@@ -92,6 +92,9 @@ class DistributedDataParallel(nn.Module):
         compare_models(module, group, settings, _DOING)
         if init_sync:
             replicate(module, group, _DOING)
+        for place, found in module.named_modules():
+            if isinstance(found, SyncBatchNorm):
+                found.call(place)
         parameters = list(module.named_parameters())
         self._registry = Registry(module)
         cut = [range(rank, rank + 1) for rank in range(group.size)]

@@ -53,7 +53,7 @@ class SyncBatchNorm(_BatchNorm):
     ) -> None:
         _check_group(process_group)
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
-        self.label = f"of {num_features} channels"
+        self.call("module")
         self.loss_weight = 1.0
 
     @classmethod
@@ -93,8 +93,12 @@ class SyncBatchNorm(_BatchNorm):
         new.affine, new.track_running_stats = norm.affine, norm.track_running_stats
         new._parameters.update(norm._parameters)
         new._buffers.update(norm._buffers)
-        new.label = f"{name or '.'} of {norm.num_features} channels"
+        new.call(name)
         return new.train(norm.training)
+
+    def call(self, name: str) -> None:
+        """Gives it the name that it has in messages: where it stands in the model."""
+        self.label = f"{name or '.'} of {self.num_features} channels"
 
     def forward(self, input: Tensor) -> Tensor:
         """`input`, normalised."""

@@ -17,6 +17,7 @@ __all__ = ["Balance", "StepTimes"]
 
 _FIRST, _LEAST, _MOST = 3, 10, 320  # steps that are measured before the cut is looked at
 _SETTLING = 2  # steps with a new cut that are not measured: memory is set up, and `StepTimes.whole` lags behind
+_SLACK = 0.025  # what a cut may take longer than the fastest one, if it has fewer subtrees, so less to exchange
 _WORTH = 0.05  # of the time of a step: what a new cut must promise
 
 
@@ -87,7 +88,7 @@ class Balance:
         speeds = [1 / seconds for seconds in of_a_shard]
         if self._shards / sum(speeds) > enough:  # no cut can be as fast as that, so none need be looked for
             return self.cut
-        best = shares(self._shards, self._ranks, speeds)
+        best = shares(self._shards, self._ranks, speeds, _SLACK)
         return best if _slowest(best, of_a_shard) <= enough else self.cut
 
 
