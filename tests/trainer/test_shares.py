@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Sequence
@@ -10,16 +11,20 @@ from typing import Any, Literal
 
 import pytest
 import torch
+import torch.distributed as dist
 from tests.trainer.configurations import Buffers, vectors
 from torch import nn
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.utils.data import IterableDataset
 
 from samegrad.callbacks import Callback, StepReport
 from samegrad.errors import ConfigurationError
+from samegrad.executors.process_group import ProcessGroup
 from samegrad.parallel import current_world
 from samegrad.recipe import Recipe
 from samegrad.testing import slowed
 from samegrad.trainer import Loading, Trainer
+from samegrad.trainer import trainer as trainer_module
 from samegrad.workers import launch
 
 pytestmark = pytest.mark.dist
@@ -117,6 +122,24 @@ def test_shares_change_in_the_middle_of_every_way_to_read_data() -> None:
     assert {name: way["result"] for name, way in found.items()} == {name: way["result"] for name, way in alone.items()}
     for name, way in found.items():
         assert way["shards"][-1][0] > SHARDS // 2, name
+
+
+def steps_over_gloo(store: str) -> dict[str, Any]:
+    """As if the ranks were on several hosts."""
+    world = current_world()
+    dist.init_process_group("gloo", store=FileStore(store, world.size), rank=world.rank, world_size=world.size)
+    changed = dataclasses.replace(world, group=ProcessGroup(world.device), host=None)
+    vars(trainer_module)["current_world"] = lambda: changed
+    found = steps(trainer_of("auto", UNEQUAL))
+    dist.destroy_process_group()
+    return found
+
+
+@pytest.mark.slow
+def test_shares_change_where_ranks_exchange_messages(tmp_path: Path) -> None:
+    found = launch(lambda: steps_over_gloo(str(tmp_path / "store")), devices="cpu:2")
+    assert found["result"] == steps(trainer_of("equal", (0.0,)))["result"]
+    assert found["shards"][-1][0] > SHARDS // 2
 
 
 def stopped_and_resumed(folder: str) -> list[Any]:
