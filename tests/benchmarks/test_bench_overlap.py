@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from benchmarks.bench_overlap import Load, most_hidden
 
 from benchmarks import bench_overlap
-from benchmarks.bench_overlap import Load, most_hidden
 
 
 def test_what_can_be_hidden() -> None:
