@@ -119,6 +119,7 @@ def _rank(load: Load, ways: list[str], rounds: int, steps: int) -> None:
 
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     bucket = load.per_bucket * load.numel * 4 / (1 << 20) * 0.999
+    model: Any = None
     models: dict[str, Any] = {}
     for way in ways:
         if way == "PyTorch DDP":
