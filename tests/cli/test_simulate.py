@@ -113,3 +113,12 @@ def test_refused(words: str, message: str, capsys: pytest.CaptureFixture[str]) -
     code, out, err = run(words, capsys)
     assert (code, out) == (1, "")
     assert message in err
+
+
+def test_debug_shows_where_it_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["topology", "dgx-9"], ["simulate", "--topology", "dgx-9", "--bytes", "1MB"]):
+        for extra, has_traceback in ((["--debug"], True), ([], False)):
+            with pytest.raises(SystemExit) as stopped:
+                main([*arguments, *extra])
+            assert stopped.value.code == 1
+            assert ("Traceback" in capsys.readouterr().err) is has_traceback

@@ -19,6 +19,7 @@ import safetensors.torch
 from samegrad.parallel import fingerprint
 from samegrad.trainer.checkpoint import read_checkpoint
 from samegrad.trainer.checkpoint_record import latest
+from samegrad.units import format_seconds
 
 pytestmark = pytest.mark.dist
 
@@ -51,7 +52,8 @@ REPORT_FIELDS = {
         "follows_tree",
     ),
     *("devices", "world_size", "cores", "samegrad_version", "torch_version", "python_version", "platform"),
-    *("weights", "timeline", "command", "start_up_seconds", "precision", "compile"),
+    *("weights", "timeline", "command", "start_up_seconds", "precision", "compile", "strategy_reason", "step_seconds"),
+    *(f"predicted_{part}_seconds" for part in ("step", "computing", "exchange", "update")),
 }
 
 
@@ -134,6 +136,10 @@ def test_stdout_is_the_report_and_nothing_else(runs: dict[int, Run]) -> None:
         assert run.report["world_size"] == devices
         assert 0 < run.report["start_up_seconds"] < run.seconds
     assert [run.report["update"] for run in runs.values()] == ["replicated", "replicated", "owner"]
+    assert all(
+        run.report["step_seconds"] > 0 and run.report["predicted_exchange_seconds"] >= 0 for run in runs.values()
+    )
+    assert f"{format_seconds(runs[1].report['step_seconds'])} measured" in runs[1].stderr
 
 
 def test_a_timeline_says_where_the_time_went(runs: dict[int, Run]) -> None:

@@ -86,7 +86,7 @@ class Display(Callback):
         self._line("shards", _shares_text(report))
         if report["world_size"] > 1:
             self._line("strategy", _strategy_text(report))
-        self._line("step", step_text(report))
+        self._line("step", step_text(report, with_parts=False))
         if report["timeline"]:
             self._line("timeline", TimelineSummary.from_json(report["timeline"]).sentence())
         self._line("fingerprint", Text(report["fingerprint"], style="bold green"))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from samegrad.cli.train import Debug
 from samegrad.errors import ConfigurationError
 
 __all__ = ["HELP", "simulate"]
@@ -47,6 +48,7 @@ def simulate(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one line, a list of records; nothing else.", metavar="")
     ] = False,
+    debug: Debug = False,
 ) -> None:
     from samegrad.cli.simulate_display import record_of, show_survey, write_trace
     from samegrad.output import check_plot

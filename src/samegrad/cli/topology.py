@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from samegrad.cli.train import Debug
 from samegrad.errors import ConfigurationError
 
 __all__ = ["HELP", "topology"]
@@ -43,6 +44,7 @@ def topology(
     list_all: Annotated[
         bool, typer.Option("--list", help="List the machines and clusters, and the types of links.", metavar="")
     ] = False,
+    debug: Debug = False,
 ) -> None:
     from samegrad.cli.topology_display import as_record, list_presets, show_topology
     from samegrad.topology import Rates, find, pack_rings

@@ -57,9 +57,9 @@ def fact_text(facts: Mapping[str, Any], name: str) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def step_text(facts: Mapping[str, Any]) -> str:
+def step_text(facts: Mapping[str, Any], with_parts: bool = True) -> str:
     """How long a step was predicted to take, and took (the median): "36 ms predicted (computing 30 ms, ...), 38 ms
-    measured"; "" where neither is known."""
+    measured"; "" where neither is known. with_parts: whether what is in brackets is said."""
     texts = []
     if facts.get("predicted_step_seconds") is not None:
         names = {"computing": "computing", "exchange": "exchange", "update": "updating"}
@@ -68,7 +68,8 @@ def step_text(facts: Mapping[str, Any]) -> str:
             for name, text in names.items()
             if facts.get(f"predicted_{name}_seconds")
         ]
-        texts.append(f"{format_seconds(facts['predicted_step_seconds'])} predicted ({', '.join(parts)})")
+        in_brackets = f" ({', '.join(parts)})" if with_parts else ""
+        texts.append(f"{format_seconds(facts['predicted_step_seconds'])} predicted{in_brackets}")
     if facts.get("step_seconds") is not None:
         texts.append(f"{format_seconds(facts['step_seconds'])} measured")
     return ", ".join(texts)
