@@ -25,12 +25,18 @@ class Experiment:
 
 
 EXPERIMENTS: Mapping[str, Experiment] = {
+    "async": Experiment("Queueing and finishing: right and wrong timing, and what running ahead holds.", "asynchrony"),
     "batch-size": Experiment(
         "How large a batch may be: accuracy by batch size, for each rule that scales the rate.", "batch_size"
     ),
     "compile": Experiment(
         "What compiling gives: a call of a model, plain, scripted, compiled, exported, packaged.", "compile"
     ),
+    "overlap": Experiment("Copies that run while the device computes.", "overlap"),
+    "parallel": Experiment("Independent work at the same time, on two devices and on one.", "parallelism"),
     "precision": Experiment("Gradients that underflow in fp16, and their cure: a scaled loss.", "precision"),
+    "timeline": Experiment(
+        "A two-layer network on a host and two devices: what depends on what, and when.", "timeline"
+    ),
 }
 """Name on the command line -> experiment."""

@@ -34,6 +34,11 @@ AsJson = Annotated[
 Device = Annotated[
     str, typer.Option(help="What to compute on: cpu, cuda, or one of several GPUs as cuda:1.", metavar="DEVICE")
 ]
+Two = Annotated[
+    str,
+    typer.Option(help="Two devices with a comma, which may be the same: cpu,cpu or cuda:0,cuda:1.", metavar="LIST"),
+]
+Repetitions = Annotated[int, typer.Option(help="Measurements of each figure.", metavar="N", min=1)]
 
 _BATCH_SIZE = TrainJob(model="mlp", optimizer="momentum", epochs=30, batch_size=256)
 
@@ -51,6 +56,25 @@ def _run(context: typer.Context, plot: Path | None, as_json: bool, **options: An
     from samegrad.cli.bench_display import show_experiment
 
     show_experiment(str(context.info_name), options, plot, as_json, command=context.obj)
+
+
+@bench.command(
+    "async",
+    help=f"{EXPERIMENTS['async'].summary}\n\n"
+    "On a CPU plain torch computes within the call; with a queue for the device, as on a GPU, calls return at once.\n\n"
+    "Example: samegrad bench async --plot async.png",
+)
+def _async(
+    context: typer.Context,
+    operations: Annotated[int, typer.Option(help="Matrix products that are queued.", metavar="N", min=4)] = 32,
+    size: Annotated[int, typer.Option(help="Rows and columns of the matrices.", metavar="N", min=2)] = 256,
+    repetitions: Repetitions = 7,
+    device: Device = "cpu",
+    plot: Plot = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    _run(context, plot, as_json, device=device, operations=operations, size=size, repetitions=repetitions)
 
 
 @bench.command(
@@ -117,6 +141,41 @@ def _compile(
 
 
 @bench.command(
+    "overlap",
+    help=f"{EXPERIMENTS['overlap'].summary}\n\n"
+    "On a GPU results go to pinned memory on a stream of their own, on a CPU from memory to memory.\n\n"
+    "Example: samegrad bench overlap --device cuda",
+)
+def _overlap(
+    context: typer.Context,
+    repetitions: Repetitions = 7,
+    device: Device = "cpu",
+    plot: Plot = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    _run(context, plot, as_json, device=device, repetitions=repetitions)
+
+
+@bench.command(
+    "parallel",
+    help=f"{EXPERIMENTS['parallel'].summary}\n\n"
+    "Two devices alone and together; and eight large and eight small operations on one of them, one after the other "
+    "and at the same time.\n\n"
+    "Example: samegrad bench parallel --devices cuda:0,cuda:1",
+)
+def _parallel(
+    context: typer.Context,
+    devices: Two = "cpu,cpu",
+    repetitions: Repetitions = 7,
+    plot: Plot = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    _run(context, plot, as_json, devices=devices, repetitions=repetitions)
+
+
+@bench.command(
     "precision",
     help=f"{EXPERIMENTS['precision'].summary}\n\n"
     "Trains a small network with a loss that counts little in fp32, in bf16, and in fp16 without and with loss "
@@ -134,3 +193,24 @@ def _precision(
     debug: Debug = False,
 ) -> None:
     _run(context, plot, as_json, steps=steps, seed=seed)
+
+
+@bench.command(
+    "timeline",
+    help=f"{EXPERIMENTS['timeline'].summary}\n\n"
+    "--plot draws when each part ran, and lines to the parts that waited for it.\n\n"
+    "Example: samegrad bench timeline --trace step.json --plot step.png",
+)
+def _timeline(
+    context: typer.Context,
+    devices: Two = "cpu,cpu",
+    repetitions: Repetitions = 7,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Write it to this file for Perfetto (ui.perfetto.dev) and Chrome.", metavar="FILE"),
+    ] = None,
+    plot: Plot = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    _run(context, plot, as_json, devices=devices, repetitions=repetitions, trace=trace)
