@@ -33,7 +33,8 @@ TRAIN_OPTIONS = [
         "--precision",
         "--compile",
     ),
-    *("--inexact", "--devices", "--shares", "--strategy", "--topology", "--update", "--loader-workers"),
+    *("--inexact", "--devices", "--shares", "--strategy", "--topology"),
+    *("--servers", "--server-addresses", "--secret-file", "--update", "--loader-workers"),
     *("--out", "--tensorboard", "--save-every", "--keep", "--resume", "--check-every", "--trace", "--json", "--debug"),
 ]
 
@@ -63,6 +64,8 @@ def test_the_options_are_those_and_help_explains_each(capsys: pytest.CaptureFixt
         "show",
         "export",
         "probe",
+        "serve",
+        "store",
         "bench",
     ]
     parameters = commands.commands["train"].params

@@ -372,4 +372,4 @@ def test_the_status_says_how_it_is() -> None:
             status = server.status()
             assert (status["keys"], status["bytes"], status["clocks"]) == (1, 20, [[3, 3]])
             assert status["connected"] == [0]
-            assert status["traffic"][0]["received"] == 4 * 24
+            assert status["traffic"]["0"]["received"] == 4 * 24

@@ -24,10 +24,13 @@ from samegrad.cli.probe import HELP as PROBE_HELP
 from samegrad.cli.probe import probe
 from samegrad.cli.schedule import HELP as SCHEDULE_HELP
 from samegrad.cli.schedule import schedule
+from samegrad.cli.serve import HELP as SERVE_HELP
+from samegrad.cli.serve import serve
 from samegrad.cli.show import HELP as SHOW_HELP
 from samegrad.cli.show import show
 from samegrad.cli.simulate import HELP as SIMULATE_HELP
 from samegrad.cli.simulate import simulate
+from samegrad.cli.store import store
 from samegrad.cli.topology import HELP as TOPOLOGY_HELP
 from samegrad.cli.topology import topology
 from samegrad.cli.train import HELP, Debug, train
@@ -55,6 +58,8 @@ app.command(help=SIMULATE_HELP, cls=Command)(simulate)
 app.command(help=SHOW_HELP, cls=Command)(show)
 app.command(help=EXPORT_HELP, cls=Command)(export)
 app.command(help=PROBE_HELP, cls=Command)(probe)
+app.command(help=SERVE_HELP, cls=Command)(serve)
+app.add_typer(store, name="store")
 app.add_typer(bench, name="bench")
 
 

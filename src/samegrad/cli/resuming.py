@@ -17,6 +17,7 @@ from samegrad.trainer.packing import unpack
 __all__ = ["check_folder", "given_options", "resumed"]
 
 _IF_GIVEN = frozenset({"out", "data_dir", "save_every", "keep", "tensorboard", "strategy"})
+_SERVERS = frozenset({"servers", "server_addresses", "secret_file"})
 _FREE = _IF_GIVEN | {
     "devices",
     "topology",
@@ -28,6 +29,7 @@ _FREE = _IF_GIVEN | {
     "check_every",
     "as_json",
     "debug",
+    *_SERVERS,
 }
 """What may differ from the run that is resumed."""
 _FREE_OPTIONS = [f"--{name.replace('_', '-')}" for name in sorted(_FREE - {"resume", "as_json", "debug"})]
@@ -48,7 +50,8 @@ def resumed(job: TrainJob, given: Collection[str]) -> TrainJob:
             f"--resume {job.resume}: a run is gone on with as it was begun, but these options say otherwise: "
             f"{', '.join(differing)}. Leave them out; what may differ is {', '.join(_FREE_OPTIONS)}"
         )
-    names = {"topology", "shares", "update", "loader_workers", "trace", "check_every"} | (_IF_GIVEN & set(given))
+    names = {"topology", "shares", "update", "loader_workers", "trace", "check_every", *_SERVERS}
+    names |= _IF_GIVEN & set(given)
     going_on = replace(saved, **{name: getattr(job, name) for name in names})
     going_on.check_strategy()
     return going_on

@@ -14,7 +14,7 @@ from samegrad.cli.resuming import given_options, resumed
 from samegrad.cli.strategy_file import strategy_text, topology_text
 from samegrad.data import DATA
 from samegrad.recipe import PRECISIONS, Precision
-from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, UPDATES, SaveEvery, TrainJob, Update
+from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, MOST_SERVERS, UPDATES, SaveEvery, TrainJob, Update
 from samegrad.trainer.learning_rate import RATE_RULES, RateRule
 
 __all__ = ["HELP", "Debug", "train"]
@@ -255,6 +255,33 @@ def train(
             rich_help_panel=_DEVICES,
         ),
     ] = None,
+    servers: Annotated[
+        int | None,
+        typer.Option(
+            help="Start so many servers on this host, which add the gradients up (--strategy servers); without it, the "
+            "workers play the servers themselves.",
+            metavar="N",
+            min=1,
+            max=MOST_SERVERS,
+            rich_help_panel=_DEVICES,
+        ),
+    ] = None,
+    server_addresses: Annotated[
+        str | None,
+        typer.Option(
+            help="The servers that add the gradients up, as host:port,host:port; each was started by samegrad serve.",
+            metavar="LIST",
+            rich_help_panel=_DEVICES,
+        ),
+    ] = None,
+    secret_file: Annotated[
+        str | None,
+        typer.Option(
+            help="File with the secret that the servers of --server-addresses share with the workers.",
+            metavar="FILE",
+            rich_help_panel=_DEVICES,
+        ),
+    ] = None,
     update: Annotated[
         str,
         typer.Option(
@@ -368,6 +395,9 @@ def train(
         strategy=strategy_text(strategy),
         topology=topology_text(topology),
         shares=_parse_shares(shares),
+        servers=servers,
+        server_addresses=None if server_addresses is None else tuple(server_addresses.split(",")),
+        secret_file=secret_file,
         update=cast(Update, update),
         loader_workers=loader_workers,
         out=out,

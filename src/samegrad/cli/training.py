@@ -22,7 +22,8 @@ from samegrad.callbacks.relay import tell
 from samegrad.callbacks.tensorboard import check_tensorboard
 from samegrad.cli.resuming import check_folder
 from samegrad.cli.stopping import StoppedBySignal
-from samegrad.errors import DeviceUnavailable
+from samegrad.cli.store_servers import servers_of
+from samegrad.errors import ConfigurationError, DeviceUnavailable
 from samegrad.machine import usable_cores
 from samegrad.output import check_output
 from samegrad.runs.page import PAGE, write_page
@@ -52,6 +53,11 @@ def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
     place = place_in_job()
     speaks = place is None or place.rank == 0  # of the ranks of a job, one shows the run and writes its files
     _check_devices(job, devices, place)
+    if place is not None and job.servers is not None:
+        raise ConfigurationError(
+            "--servers starts servers beside workers that samegrad starts; here another launcher has started them. "
+            "Start the servers with samegrad serve, and name them with --server-addresses"
+        )
     if job.tensorboard:
         check_tensorboard("--tensorboard")
     if speaks:
@@ -64,9 +70,9 @@ def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
     run = _Run(job, as_json)
     signals = StoppedBySignal(saves=job.out is not None, answers=speaks)
     try:
-        with signals as stop:
+        with signals as stop, servers_of(job) as servers:
             report = launch(
-                functools.partial(run_train_job, job),
+                functools.partial(run_train_job, job, servers),
                 devices=devices,
                 threads=job.threads,
                 start_timeout_s=_PATIENCE_S,

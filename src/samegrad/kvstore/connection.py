@@ -46,7 +46,7 @@ def connect(address: str, secret: str | None, worker: int, job: dict[str, Any], 
     link = Link(end, max(deadline - time.monotonic(), 0.1))
     try:
         welcome = _shake_hands(link, secret, Hello(worker, new_nonce(), job), address)
-        link.set_timeout(timeout_s)
+        link.set_timeout(welcome.timeout_s)  # the server answers pings, which come four times as often
         return link, welcome.timeout_s
     except OSError as error:
         link.close()

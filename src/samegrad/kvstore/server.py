@@ -273,7 +273,7 @@ class _Job:
 
     def status(self) -> dict[str, Any]:
         with self._lock:
-            traffic = {worker: desk.traffic() for worker, desk in self._desks.items()}
+            traffic = {str(worker): desk.traffic() for worker, desk in self._desks.items()}
             return {**self.state.status(), "connected": sorted(self._desks), "traffic": traffic}
 
     def _send(self, replies: Sequence[Reply]) -> None:

@@ -29,6 +29,7 @@ Contribution = tuple[Node, Sequence[Tensor]]
 """A node of the tree, and its value for each of the keys that are pushed together."""
 
 _LEAF_LEVEL = 0
+_CONNECT_S = 60.0
 
 
 class KVStore:
@@ -73,7 +74,7 @@ class KVStore:
         worker: the number of this worker, and how many there are; by default those of the job it was launched in, else
             (0, 1).
         leaves: of the tree along which contributions are added up, in sync; one for each worker if None.
-        timeout_s: how long anything is waited for: the servers, at the beginning, and every answer.
+        timeout_s: how long an answer is waited for, and at the beginning the servers, but these at most a minute.
 
         Raises ConfigurationError for what cannot work or is not alike on all workers, AccessRefused for another secret,
         ServerLost if a server does not answer.
@@ -90,7 +91,7 @@ class KVStore:
         with contextlib.ExitStack() as made:
             links = []
             for address in listed:
-                links.append(connect(address, secret, number, job.to_json(), timeout_s))
+                links.append(connect(address, secret, number, job.to_json(), min(timeout_s, _CONNECT_S)))
                 made.callback(links[-1][0].close)
             store = cls(job, number, [], timeout_s)
             store._peers += [

@@ -20,6 +20,8 @@ _NEVER = (
     "resume",
     "trace",
     "check_every",
+    "server_addresses",
+    "secret_file",
 )  # do not say what is computed, nor how
 
 

@@ -20,12 +20,14 @@ from samegrad.trainer.learning_rate import RATE_RULES, RateRule, scaled_rate
 from samegrad.trainer.packing import unpack
 
 if TYPE_CHECKING:
+    from samegrad.kvstore.own_servers import ServerList
     from samegrad.topology.graph import Topology
 
 __all__ = [
     "AUTO",
     "LEARNING_RATES",
     "MODEL_NAMES",
+    "MOST_SERVERS",
     "PRELOAD",
     "REMEMBERED",
     "UPDATES",
@@ -57,6 +59,9 @@ PRELOAD = ("samegrad.trainer.run",)
 AUTO = "auto"
 """As a strategy, the trainer chooses; as shares, it measures."""
 
+MOST_SERVERS = 64
+"""How many servers `samegrad train` starts at most."""
+
 REMEMBERED = "job"
 """The name under which a checkpoint holds the job."""
 
@@ -87,6 +92,8 @@ class TrainJob:
     save_every, keep: see `samegrad.trainer.saving.Saving`. tensorboard: whether to write events, into a folder of
         `out`. resume: the checkpoint to go on from, or its folder. trace: the file for a timeline.
     check_every: after how many steps the models of all devices are compared; None for never.
+    servers, server_addresses: how many servers the command starts to add gradients up, or those that there are;
+        secret_file: what these share with the workers. The strategy is "servers" then.
     """
 
     model: str = "lenet"
@@ -117,6 +124,9 @@ class TrainJob:
     resume: str | None = None
     trace: str | None = None
     check_every: int | None = None
+    servers: int | None = None
+    server_addresses: tuple[str, ...] | None = None
+    secret_file: str | None = None
 
     def __post_init__(self) -> None:
         choices = (("model", MODEL_NAMES), ("data", DATA), ("optimizer", LEARNING_RATES), ("update", UPDATES))
@@ -132,6 +142,7 @@ class TrainJob:
             self._check_scaling()
         if self.resume is None:
             self.check_strategy()
+        self._check_servers()
         if self.loader_workers < 0:
             raise ConfigurationError(
                 f"--loader-workers: expected a whole number of at least 0; got {self.loader_workers!r}"
@@ -145,6 +156,25 @@ class TrainJob:
         if self.out == "":
             raise ConfigurationError("--out: expected the name of a folder; got an empty name")
         _ = self.recipe
+
+    def _check_servers(self) -> None:
+        if self.servers is None and self.server_addresses is None:
+            if self.secret_file is not None:
+                raise ConfigurationError("--secret-file is for --server-addresses; give these as well, or leave it out")
+            return
+        option = "--servers" if self.server_addresses is None else "--server-addresses"
+        if self.servers is not None and self.server_addresses is not None:
+            raise ConfigurationError(
+                "--servers starts servers, --server-addresses names those that there are; give one"
+            )
+        if self.servers is not None and self.secret_file is not None:
+            raise ConfigurationError("--secret-file is for --server-addresses; --servers makes a new secret each time")
+        if self.servers is not None and not 1 <= self.servers <= MOST_SERVERS:
+            raise ConfigurationError(f"--servers: expected a number from 1 to {MOST_SERVERS}; got {self.servers!r}")
+        if self.strategy not in (AUTO, "servers"):
+            raise ConfigurationError(f"{option} is for --strategy servers; got --strategy {self.strategy[:40]}")
+        if self.update == "owner":
+            raise ConfigurationError(f"{option} needs --update replicated, or auto; got owner")
 
     def check_strategy(self) -> None:
         """Raises ConfigurationError for a strategy that there is not, or that the recipe does not allow, or beside a
@@ -257,11 +287,13 @@ def remembered_job(record: Mapping[str, Any], path: Path) -> TrainJob:
     )
 
 
-def run_train_job(job: TrainJob) -> dict[str, Any]:
+def run_train_job(job: TrainJob, servers: ServerList | None = None) -> dict[str, Any]:
     """Trains as `job` says; called in every worker of a launch alike. Returns the report, plain JSON values.
+
+    servers: those of `job`, once they run.
 
     Rank 0 hands records to `samegrad.workers.report` meanwhile; each has an "event": see `samegrad.trainer.run`.
     """
     from samegrad.trainer.run import run
 
-    return run(job)
+    return run(job, servers)

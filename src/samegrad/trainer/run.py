@@ -18,7 +18,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -53,13 +53,19 @@ from samegrad.trainer.trainer import Trainer
 from samegrad.trainer.warm_up import warmup
 from samegrad.workers import report
 
+if TYPE_CHECKING:
+    from samegrad.kvstore import KVStore
+    from samegrad.kvstore.own_servers import ServerList
+
 __all__ = ["load_split", "make_trainer", "run"]
 
 _LOADING = "loading the data"
+_STORE_S = 600.0  # a rank may compute for long; one that has ended is noticed at once
 
 
-def run(job: TrainJob) -> dict[str, Any]:
-    """Trains as `job` says; returns the report: the result, and all that it was computed with, as JSON values.
+def run(job: TrainJob, servers: ServerList | None = None) -> dict[str, Any]:
+    """Trains as `job` says, with the gradients added up by `servers`, if given; returns the report: the result, and all
+    that it was computed with, as JSON values.
 
     Where it was stopped before its end, the report is {"stopped": {"epoch": the one it is in, "steps": done in all}}.
     """
@@ -70,7 +76,21 @@ def run(job: TrainJob) -> dict[str, Any]:
         report({"event": "loading", "data": job.data})
     split = load_split(job, world)  # the first exchange, which may take as long as the start
     homes.compare(_options(job), world.group, "comparing the options of the ranks")
-    trainer = make_trainer(job, world, split)
+    with contextlib.nullcontext() if servers is None else _connected(job, world, servers) as store:
+        return _train(job, split, make_trainer(job, world, split, store))
+
+
+def _connected(job: TrainJob, world: World, servers: ServerList) -> KVStore:
+    from samegrad.kvstore import KVStore  # here: most runs do without
+
+    place = (world.rank, world.size)
+    return KVStore.connect(
+        servers.addresses, secret=servers.secret, worker=place, leaves=job.shards, timeout_s=_STORE_S
+    )
+
+
+def _train(job: TrainJob, split: data.Split, trainer: Trainer) -> dict[str, Any]:
+    world = trainer.world
     trainer.remember(REMEMBERED, _JobState(job))
     if job.resume is not None:
         trainer.resume(job.resume)
@@ -142,7 +162,7 @@ def load_split(job: TrainJob, world: World) -> data.Split:
     return data.load(job.data, folder)
 
 
-def make_trainer(job: TrainJob, world: World, split: data.Split) -> Trainer:
+def make_trainer(job: TrainJob, world: World, split: data.Split, store: KVStore | None = None) -> Trainer:
     """The Trainer of `job`, with new weights."""
     seed_generators(generator_key(job.seed, "init"), torch.device("cpu"))
     return Trainer(
@@ -152,7 +172,7 @@ def make_trainer(job: TrainJob, world: World, split: data.Split) -> Trainer:
         job.recipe,
         scheduler=_warm_up(job, len(split.train)),
         update=_update(job, world),
-        strategy=None if job.strategy == AUTO else job.strategy,
+        strategy=store or (None if job.strategy == AUTO else job.strategy),
         topology=None if job.topology is None else topology_of(job.topology),
         shares=job.shares,
         trace=job.trace,
@@ -163,6 +183,8 @@ def make_trainer(job: TrainJob, world: World, split: data.Split) -> Trainer:
 def _update(job: TrainJob, world: World) -> Literal["replicated", "owner"]:
     if job.update != "auto":
         return job.update
+    if job.servers is not None or job.server_addresses is not None:
+        return "replicated"
     return "owner" if world.host is not None and world.group is world.host else "replicated"
 
 

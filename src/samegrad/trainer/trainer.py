@@ -30,6 +30,7 @@ from samegrad.shards import even
 from samegrad.strategy import Strategy
 from samegrad.timeline import TimelineSummary, span
 from samegrad.topology.graph import Topology
+from samegrad.trainer.adding_up import AddedUp, strategy_of
 from samegrad.trainer.balancing import Balance, StepTimes
 from samegrad.trainer.choosing import Summing, choose
 from samegrad.trainer.evaluation import Evaluation
@@ -69,8 +70,9 @@ class Trainer:
     update: "replicated": every rank updates its own copy of all parameters. "owner": the CPU workers of a host share
         them and each updates some: the same bits, with less memory traffic, for optimizers of torch.optim. Code that
         changes parameters in place outside the optimizer would then act once per rank.
-    strategy: how the ranks' gradients are added up: a `Strategy`, or the name of an algorithm; None for the one that is
-        predicted to be the fastest, from what is measured now, or on `topology`; `choice` then says which, and why.
+    strategy: how the ranks' gradients are added up: a `Strategy`, the name of an algorithm, or a `KVStore` connected
+        with `leaves=recipe.shards`, whose servers do it; None for the one that is predicted to be the fastest, from
+        what is measured now, or on `topology`; `choice` then says which, and why.
         The result does not depend on it, but for those that need `Recipe(exact=False)`.
     topology: what joins the ranks, which are its first devices, so that nothing needs to be measured.
     shares: how fast each rank is; it gets shards in proportion. "equal", as by default, or "auto": as measured while
@@ -94,7 +96,7 @@ class Trainer:
         scheduler: MakeScheduler | None = None,
         weight: Weight | None = None,
         update: Literal["replicated", "owner"] = "replicated",
-        strategy: Strategy | str | None = None,
+        strategy: AddedUp = None,
         topology: Topology | None = None,
         shares: Sequence[float] | Literal["auto", "equal"] | None = None,
         trace: str | Path | None = None,
@@ -111,7 +113,7 @@ class Trainer:
         self._held = HeldShards(self.recipe.shards, self.cut[self.world.rank])
         if update not in ("replicated", "owner"):
             raise ConfigurationError(f"update must be 'replicated' or 'owner'; got {update!r}")
-        self.strategy = None if strategy is None else Strategy.of(strategy)
+        self.strategy, adding = strategy_of(strategy, self.world, self.recipe.shards, update)
         if self.strategy is not None:
             self.strategy.check(self.recipe.exact)
         check_model(model)
@@ -138,7 +140,7 @@ class Trainer:
         forward = compiled(model, self.device) if self.recipe.compile else model
         self._forward = in_precision(forward, self.recipe, self.device)
         way = self.choice.strategy if wanted_by is None else None
-        self._place = Place(self.recipe, self.world, self.device, self.cut, way)
+        self._place = Place(self.recipe, adding, self.device, self.cut, way)
         self._step = ShardedStep(
             Learner(model, self._forward, self._loss, weight, self.optimizer, self.scheduler),
             self._place,

@@ -6,7 +6,7 @@ import ctypes
 import random
 import sys
 
-__all__ = ["prepare_process"]
+__all__ = ["keep_freed_memory", "prepare_process"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt, in malloc.h
 _KEEP_BYTES = (1 << 31) - 1
@@ -16,7 +16,7 @@ def prepare_process(threads: int, device: str) -> None:
     """Makes this process ready to compute on `device` ("cpu", "cuda:0") with `threads` CPU threads."""
     import torch
 
-    _keep_freed_memory()
+    keep_freed_memory()
     torch.set_num_threads(threads)
     # Every rank starts with the same generators, in every run: what a script draws before it trains (weights, say)
     # does not depend on the rank, nor on the day.
@@ -28,7 +28,7 @@ def prepare_process(threads: int, device: str) -> None:
         torch.cuda.set_device(device)
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Tells glibc's malloc to reuse large blocks instead of giving them back to the kernel after every use.
 
     A step frees and asks for the same activations and gradients again and again; fresh pages must be zeroed first.

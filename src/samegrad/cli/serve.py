@@ -1,0 +1,90 @@
+"""`samegrad serve`: one server of a key-value store, until it is ended."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from samegrad.cli.store_servers import read_secret
+from samegrad.units import parse_bytes
+
+__all__ = ["HELP", "serve"]
+
+HELP = (
+    "Serve one part of a key-value store: add up what workers push, update, give back.\n\n"
+    "Runs until Ctrl-C or SIGTERM, for one job after the other. It listens on this machine alone, unless --host says "
+    "otherwise, which needs a secret that the workers have, too.\n\n"
+    "Example: samegrad serve --port 4100"
+)
+
+
+def _memory(text: str | None) -> str | None:
+    """Checks `text`; a callback may not change the type."""
+    if text is not None:
+        try:
+            parse_bytes(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+    return text
+
+
+def serve(
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for a free one.", metavar="N", min=0, max=65535)],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 for all of this machine.", metavar="ADDRESS")
+    ] = "127.0.0.1",
+    secret_file: Annotated[
+        str | None,
+        typer.Option(help="File with the secret that workers must know; needed beyond this machine.", metavar="FILE"),
+    ] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(help="Seconds without a sign after which a worker counts as lost.", metavar="SECONDS", min=1),
+    ] = 60.0,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="How much the values of a job may take, such as 8GB; by default it is not limited.",
+            metavar="SIZE",
+            callback=_memory,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the address as one line of JSON on stdout.", metavar="")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", metavar="")] = False,
+) -> None:
+    """Serves until a signal comes; exit code 128 and its number, as shells have it."""
+    secret = read_secret(secret_file)
+    from samegrad.kvstore import Server
+    from samegrad.workers.preparing import keep_freed_memory
+
+    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(asctime)s %(message)s")
+    keep_freed_memory()
+    ended, numbers = threading.Event(), list[int]()
+
+    def end(number: int, _: FrameType | None) -> None:
+        numbers.append(number)
+        ended.set()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        limits = {} if memory is None else {"memory": parse_bytes(memory)}
+        with Server(host, port, secret, timeout, **limits) as server:
+            if as_json:
+                print(json.dumps({"address": server.address, "port": server.port}), flush=True)
+            else:
+                print(f"serving on {server.address}; Ctrl-C ends it", flush=True)
+            ended.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    print("ended: workers that were still there have been told", file=sys.stderr)
+    raise typer.Exit(128 + numbers[0])
