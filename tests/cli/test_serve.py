@@ -44,8 +44,8 @@ def served(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 @contextlib.contextmanager
 def training(command: list[str]) -> Iterator[subprocess.Popen[str]]:
     """`samegrad train` that has ended an epoch; killed at the end, if it still runs."""
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, start_new_session=True, **streams) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, text=True, start_new_session=True, stdout=pipe, stderr=pipe) as process:
         try:
             assert process.stdout is not None
             while not process.stdout.readline().startswith("epoch"):

@@ -221,6 +221,16 @@ def test_a_barrier_waits_for_who_is_there() -> None:
     assert state.handle(0, Barrier(6)) == []
 
 
+def test_a_worker_may_come_to_several_barriers_before_the_others() -> None:
+    state = ServerState(Job(2))
+    for request in (1, 2, 3):
+        assert state.handle(0, Barrier(request)) == []
+    for request in (1, 2):
+        replies = state.handle(1, Barrier(10 + request))
+        assert [reply.message for reply in replies] == [Passed(request), Passed(10 + request)]
+    assert state.handle(1, Bye()) == [Reply(0, Passed(3))]
+
+
 # Stale and asynchronous
 
 
@@ -320,6 +330,16 @@ def test_a_job_fails_once_and_all_others_hear_of_it() -> None:
         (worker, Failed(1, "worker 1 was lost")) for worker in (0, 2)
     ]
     assert state.fail(2, "too late") == []
+
+
+def test_a_worker_says_who_has_failed() -> None:
+    state = ServerState(Job(3))
+    replies = state.handle(1, Failed(-1, "ZeroDivisionError: x"))
+    assert replies == [Reply(to, Failed(1, "worker 1 has failed: ZeroDivisionError: x")) for to in (0, 2)]
+    state = ServerState(Job(3))
+    assert state.handle(1, Failed(2, "worker 2 was lost")) == [
+        Reply(to, Failed(2, "worker 2 was lost")) for to in (0, 1)
+    ]
 
 
 def test_a_payload_is_cut_into_values_in_place() -> None:

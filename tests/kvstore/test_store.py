@@ -238,8 +238,10 @@ def test_what_cannot_be_is_refused(kind: str) -> None:
             store.push("w", torch.zeros(3).double())
         with pytest.raises(RequestRefused, match=r"got torch\.int32"):
             store.pull("w", torch.zeros(3).int())
-        with pytest.raises(ConfigurationError, match="got 1 tensors for 2 keys"):
-            store.push(["w", "w"], [torch.zeros(3)])
+        with pytest.raises(ConfigurationError, match="got 0 tensors for 1 keys"):
+            store.push(["w"], [])
+        with pytest.raises(ConfigurationError, match="a key is listed twice among 'w', 'w'"):
+            store.push(["w", "w"], [torch.zeros(3)] * 2)
         with pytest.raises(RequestRefused, match="was initialised already"):
             store.init("w", torch.zeros(3))
         with pytest.raises(RequestRefused, match="dtype 'bool' cannot be added up"):

@@ -9,7 +9,7 @@ import typer
 from samegrad.cli.plain_help import Command, Group
 from samegrad.cli.store_servers import read_secret
 
-__all__ = ["store"]
+__all__ = ["status", "store"]
 
 store = typer.Typer(
     cls=Group, help="Look at the servers of a key-value store.", no_args_is_help=True, rich_markup_mode="rich"

@@ -22,15 +22,14 @@ from samegrad.errors import (
     ServerLost,
     StoreError,
 )
-from samegrad.kvstore.handles import Question
+from samegrad.kvstore.handles import Question, last_message
 from samegrad.kvstore.handshake import answer, check_reach, new_nonce, parse_address
 from samegrad.kvstore.link import Link
-from samegrad.kvstore.messages import Bye, Challenge, Failed, Hello, Message, Ping, Refused, Values, Welcome
+from samegrad.kvstore.messages import Challenge, Failed, Hello, Message, Ping, Refused, Values, Welcome
 
 __all__ = ["Connection", "connect", "error_of"]
 
 _RETRY_S = 0.05
-_LONGEST_TEXT = 2000
 
 
 def connect(address: str, secret: str | None, worker: int, job: dict[str, Any], timeout_s: float) -> tuple[Link, float]:
@@ -140,7 +139,7 @@ class Connection:
                 error = PeerTimeout(f"{len(self._queue) + len(self._asked)} requests were not done at the end")
             if error is not None:
                 waiting = self._take_waiting()
-            self._last = Bye() if error is None else Failed(-1, f"{type(error).__name__}: {error}"[:_LONGEST_TEXT])
+            self._last = last_message(error)
             self._changed.notify_all()
         for question in waiting:
             question.done(None, error)
@@ -223,9 +222,9 @@ class Connection:
             self._failure = error
             waiting, is_leaving = self._take_waiting(), self._last is not None
             self._changed.notify_all()
+        if not is_leaving:
+            self._on_failure(error)  # first, so that who is told below finds the store failed
         for question in waiting:
             question.done(None, error)
         with contextlib.suppress(OSError):
             self._link.close()
-        if not is_leaving:
-            self._on_failure(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -37,20 +37,27 @@ def check_store(store: KVStore, rank: int, ranks: int, shards: int) -> None:
 
 
 class StoreGroup:
-    """The ranks of `group`, whose sums are those of the servers of `store`; they talk as before."""
+    """The ranks of `group`, whose sums are those of the servers of `store`; they talk as before.
 
-    def __init__(self, group: Group, store: KVStore) -> None:
+    numbers: of the exchanges, which name their keys.
+    """
+
+    def __init__(self, group: Group, store: KVStore, numbers: Iterator[int] | None = None) -> None:
         self.rank, self.size = group.rank, group.size
         self._group, self._store = group, store
-        self._numbers = itertools.count()
+        self._numbers = itertools.count() if numbers is None else numbers
 
     def gather(self, record: bytes, operation: str) -> list[bytes]:
         """See `Group`."""
         return self._group.gather(record, operation)
 
-    def broadcast(self, tensors: Sequence[Tensor], operation: str) -> None:
+    def broadcast(self, tensors: Sequence[Tensor], operation: str, source: int = 0) -> None:
         """See `Group`."""
-        self._group.broadcast(tensors, operation)
+        self._group.broadcast(tensors, operation, source)
+
+    def twin(self, operation: str) -> StoreGroup:
+        """See `Group`. It is of the same store, in which keys are independent of each other."""
+        return StoreGroup(self._group.twin(operation), self._store, self._numbers)
 
     def prepare(
         self, schedule: Schedule, sizes: FlatSizes, operation: str, out: Sequence[Tensor] | None = None

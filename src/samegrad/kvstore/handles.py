@@ -9,10 +9,12 @@ from typing import Protocol
 
 from torch import Tensor
 
-from samegrad.errors import PeerTimeout
-from samegrad.kvstore.messages import Message
+from samegrad.errors import PeerFailed, PeerTimeout
+from samegrad.kvstore.messages import Bye, Failed, Message
 
-__all__ = ["Handle", "Peer", "Question"]
+__all__ = ["Handle", "Peer", "Question", "last_message"]
+
+_LONGEST_TEXT = 2000
 
 
 @dataclass(slots=True)
@@ -40,6 +42,15 @@ class Peer(Protocol):
         """Ends the connection. If all is well, what was asked is sent and answered before; else the others are told
         the `error`, and so is who waits for an answer."""
         ...
+
+
+def last_message(error: Exception | None) -> Message:
+    """What a worker tells a server when it closes the store: that all is well, or who has failed, and how."""
+    if error is None:
+        return Bye()
+    if isinstance(error, PeerFailed) and error.rank >= 0:  # heard from another server; it is not this worker's fault
+        return Failed(error.rank, str(error)[:_LONGEST_TEXT])
+    return Failed(-1, f"{type(error).__name__}: {error}"[:_LONGEST_TEXT])
 
 
 class Handle:

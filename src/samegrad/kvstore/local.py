@@ -7,9 +7,9 @@ import threading
 
 from samegrad.errors import PeerFailed, StoreError
 from samegrad.kvstore.connection import error_of
-from samegrad.kvstore.handles import Question
+from samegrad.kvstore.handles import Question, last_message
 from samegrad.kvstore.job import Job
-from samegrad.kvstore.messages import Bye, Failed, Refused, Values
+from samegrad.kvstore.messages import Failed, Message, Refused, Values
 from samegrad.kvstore.state import Reply, ServerState
 
 __all__ = ["LocalPeer", "LocalServer"]
@@ -28,7 +28,7 @@ class LocalServer:
         """The server as each worker sees it."""
         return list(self._peers)
 
-    def take(self, worker: int, question: Question | Bye | Failed) -> None:
+    def take(self, worker: int, question: Question | Message) -> None:
         """Takes in a question of `worker`, or its last message, and answers whom there is an answer for."""
         with self._lock:
             if isinstance(question, Question):
@@ -85,4 +85,4 @@ class LocalPeer:
         waiting = list(self._asked.values()) if error is not None else []
         for question in waiting:
             question.done(None, error)
-        self._server.take(self._worker, Bye() if error is None else Failed(-1, f"{type(error).__name__}: {error}"))
+        self._server.take(self._worker, last_message(error))

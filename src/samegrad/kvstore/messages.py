@@ -245,7 +245,7 @@ class Refused(Message):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Message):
-    """The job is over. worker: who has failed; -1 if none of them. From a worker: it is itself that has failed."""
+    """The job is over. worker: who has failed; -1: none of them, or the worker that says so."""
 
     kind = Kind.FAILED
     worker: int

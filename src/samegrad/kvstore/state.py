@@ -28,6 +28,7 @@ whenever it wants.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -121,7 +122,7 @@ class ServerState:
         self._keys: dict[Key, _Key] = {}
         self._slices: list[_Slice] = []
         self._bytes = 0
-        self._barrier: dict[int, int] = {}  # worker -> its request
+        self._barriers: list[deque[int]] = [deque() for _ in range(job.workers)]  # requests of each worker
         as_leaves = job.shards == job.workers
         self._nodes = [{Node(0, worker)} if as_leaves else set() for worker in range(job.workers)]
 
@@ -150,14 +151,16 @@ class ServerState:
                 case Fill(request, slices):
                     return self._fill(worker, request, slices, values)
                 case Barrier(request):
-                    self._barrier[worker] = request
-                    return self._pass_barrier()
+                    self._barriers[worker].append(request)
+                    return self._pass_barriers()
                 case Bye():
                     return self._leave(worker)
                 case Ping():
                     return []
-                case Failed(_, text):
+                case Failed(-1, text):
                     return self.fail(worker, f"worker {worker} has failed: {text}")
+                case Failed(other, text):  # told by another server
+                    return self.fail(other, text)
             raise RequestRefused(f"a server takes no {type(message).__name__} from a worker")
         except StoreError as error:
             return [Reply(worker, Refused(getattr(message, "request", 0), type(error).__name__, str(error)))]
@@ -347,18 +350,18 @@ class ServerState:
 
     # Workers
 
-    def _pass_barrier(self) -> list[Reply]:
-        if len(self._barrier) < self.job.workers - len(self.left):
-            return []
-        replies = [Reply(worker, Passed(request)) for worker, request in sorted(self._barrier.items())]
-        self._barrier.clear()
+    def _pass_barriers(self) -> list[Reply]:
+        """Each worker's first barrier that is not passed, if all have one; a worker may have come to several."""
+        replies = []
+        present = [worker for worker in range(self.job.workers) if worker not in self.left]
+        while present and all(self._barriers[worker] for worker in present):
+            replies += [Reply(worker, Passed(self._barriers[worker].popleft())) for worker in present]
         return replies
 
     def _leave(self, worker: int) -> list[Reply]:
         """`worker` is waited for no more: sums, pulls and barriers go on without it."""
         self.left.add(worker)
-        self._barrier.pop(worker, None)
-        replies = self._pass_barrier() if self._barrier else []
+        replies = self._pass_barriers()
         for each in self._slices:
             each.clocks.leave(worker)
             each.waiting = [entry for entry in each.waiting if entry[1].worker != worker]

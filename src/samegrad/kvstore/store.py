@@ -44,7 +44,7 @@ class KVStore:
     apply every push by itself, so they need an updater.
 
     A worker that closes its store is waited for no more: sums then go without it. One that is lost, or leaves by an
-    error, ends the job on all. Nobody may use a store from two threads at the same time.
+    error, ends the job on all. Two threads may use a store at the same time, for different keys.
     """
 
     def __init__(self, job: Job, worker: int, peers: Sequence[Peer], timeout_s: float) -> None:
@@ -279,10 +279,6 @@ class KVStore:
             if entry.ready is not None:
                 entry.ready.wait()
                 entry.ready = None
-            if contributions:
-                entry.step += 1
-            if entry.last is not None and not entry.last[0].is_done:
-                priority = min(priority, entry.last[1])
 
         def finish() -> Tensor | list[Tensor] | None:
             for each, target in zip(outs, targets, strict=True):
@@ -290,29 +286,35 @@ class KVStore:
                     each.copy_(target.view(each.shape))
             return None if not pulls else outs[0] if is_one else outs
 
-        frames = frames_of(entries)
         nodes = [node for node, _ in contributions]
-        name = f"worker {self.worker}: {what} of {_named(entries)}"
-        handle = Handle(name, self._timeout_s, len(frames) * max(len(nodes), 1), finish)
-        for entry in entries:
-            entry.last = (handle, priority)
-        for server, group in frames:
-            numbers, steps = [p.number for _, p in group], [entries[at].step for at, _ in group]
-            into = [targets[at][p.start : p.stop] for at, p in group] if pulls else []
-            for which, node in enumerate(nodes):
-                wants = pulls and which == len(nodes) - 1
-                message: Message = Push(0, numbers, steps, node.level, node.number, wants, priority)
-                sent = [flats[which][at][p.start : p.stop] for at, p in group]
-                self._peers[server].ask(Question(message, sent, into if wants else (), priority, handle.answered))
-            if not nodes:
-                self._peers[server].ask(
-                    Question(Pull(0, numbers, steps, priority), (), into, priority, handle.answered)
-                )
+        frames = frames_of(entries)
+        with self._lock:
+            for entry in entries:
+                entry.step += bool(nodes)
+                if entry.last is not None and not entry.last[0].is_done:
+                    priority = min(priority, entry.last[1])
+            name = f"worker {self.worker}: {what} of {_named(entries)}"
+            handle = Handle(name, self._timeout_s, len(frames) * max(len(nodes), 1), finish)
+            for entry in entries:
+                entry.last = (handle, priority)
+            for server, group in frames:
+                numbers, steps = [p.number for _, p in group], [entries[at].step for at, _ in group]
+                into = [targets[at][p.start : p.stop] for at, p in group] if pulls else []
+                for which, node in enumerate(nodes):
+                    wants = pulls and which == len(nodes) - 1
+                    message: Message = Push(0, numbers, steps, node.level, node.number, wants, priority)
+                    sent = [flats[which][at][p.start : p.stop] for at, p in group]
+                    self._peers[server].ask(Question(message, sent, into if wants else (), priority, handle.answered))
+                if not nodes:
+                    pull = Pull(0, numbers, steps, priority)
+                    self._peers[server].ask(Question(pull, (), into, priority, handle.answered))
         return handle
 
     def _known(self, what: str, keys: Sequence[Key]) -> list[Entry]:
         self._check_open(what)
         try:
+            if len(set(keys)) != len(keys):
+                raise ConfigurationError(f"{what}: a key is listed twice among {', '.join(map(repr, keys))[:200]}")
             return [self._entries[key] for key in keys]
         except (KeyError, TypeError):
             unknown = next(key for key in keys if not isinstance(key, str | int) or key not in self._entries)
