@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
 import typer
 
 from samegrad.cli import INTERRUPTED
+from samegrad.cli.option_values import (
+    checked_save_every,
+    checked_shares,
+    one_of,
+    parse_save_every,
+    parse_shares,
+    positive,
+)
 from samegrad.cli.resuming import given_options, resumed
 from samegrad.cli.strategy_file import strategy_text, topology_text
 from samegrad.data import DATA
 from samegrad.recipe import PRECISIONS, Precision
-from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, MOST_SERVERS, UPDATES, SaveEvery, TrainJob, Update
+from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, MOST_SERVERS, UPDATES, TrainJob, Update
 from samegrad.trainer.learning_rate import RATE_RULES, RateRule
 
 __all__ = ["HELP", "Debug", "train"]
@@ -33,51 +40,6 @@ _DEFAULT = TrainJob()
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", metavar="")]
 
 
-def _one_of(known: Collection[str]) -> Callable[[str], str]:
-    def check(value: str) -> str:
-        if value not in known:
-            raise typer.BadParameter(f"{value!r} is not one of {', '.join(known)}")
-        return value
-
-    return check
-
-
-def _positive(value: float | None) -> float | None:
-    if value is not None and not 0 < value < float("inf"):
-        raise typer.BadParameter(f"{value} is not a positive number")
-    return value
-
-
-def _shares(text: str) -> str:
-    """Checks `text`; a callback may not change the type."""
-    try:
-        _parse_shares(text)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is neither auto nor equal, nor a list of numbers such as 2,1, one for each device"
-        ) from None
-    return text
-
-
-def _parse_shares(text: str) -> tuple[float, ...] | Literal["auto"] | None:
-    if text == "equal":
-        return None
-    return "auto" if text == "auto" else tuple(float(word) for word in text.split(","))
-
-
-def _save_every(text: str | None) -> str | None:
-    """Checks `text`; a callback may not change the type."""
-    if text is not None and _parse_save_every(text) is None:
-        raise typer.BadParameter(f"{text!r} is neither a number of steps of at least 1 nor epoch")
-    return text
-
-
-def _parse_save_every(text: str | None) -> SaveEvery:
-    if text is None or text.lower() == "epoch":
-        return None if text is None else "epoch"
-    return int(text) if text.isdecimal() and int(text) > 0 else None
-
-
 def train(
     context: typer.Context,
     model: Annotated[
@@ -85,7 +47,7 @@ def train(
         typer.Option(
             help=f"The network: {', '.join(MODEL_NAMES)}.",
             metavar="NAME",
-            callback=_one_of(MODEL_NAMES),
+            callback=one_of(MODEL_NAMES),
             rich_help_panel=_MODEL,
         ),
     ] = _DEFAULT.model,
@@ -95,7 +57,7 @@ def train(
             help="Images to train and test on. sample-digits: 5,000 handwritten digits that need no download; "
             "fashion-mnist: 70,000 images of clothes, downloaded once; synthetic: generated.",
             metavar="NAME",
-            callback=_one_of(DATA),
+            callback=one_of(DATA),
             rich_help_panel=_MODEL,
         ),
     ] = _DEFAULT.data,
@@ -132,7 +94,7 @@ def train(
         typer.Option(
             help=f"Learning rate; by default {', '.join(f'{lr} for {name}' for name, lr in LEARNING_RATES.items())}.",
             metavar="RATE",
-            callback=_positive,
+            callback=positive,
             rich_help_panel=_RECIPE,
         ),
     ] = None,
@@ -142,7 +104,7 @@ def train(
             help="What a larger batch makes of the rate: none: nothing; linear: rate × batch size / base batch size; "
             "sqrt: rate × the square root of that. The number of devices has no part in it.",
             metavar="NAME",
-            callback=_one_of(RATE_RULES),
+            callback=one_of(RATE_RULES),
             rich_help_panel=_RECIPE,
         ),
     ] = _DEFAULT.lr_rule,
@@ -167,7 +129,7 @@ def train(
         typer.Option(
             help="How parameters follow gradients: sgd (plain), momentum (SGD with momentum 0.9), adamw.",
             metavar="NAME",
-            callback=_one_of(LEARNING_RATES),
+            callback=one_of(LEARNING_RATES),
             rich_help_panel=_RECIPE,
         ),
     ] = _DEFAULT.optimizer,
@@ -192,7 +154,7 @@ def train(
             help="Number format of forward and backward: fp32; bf16, often faster, with fewer digits; fp16, for GPUs "
             "without bf16, with a scaled loss. Parameters and sums of gradients are fp32.",
             metavar="NAME",
-            callback=_one_of(PRECISIONS),
+            callback=one_of(PRECISIONS),
             rich_help_panel=_RECIPE,
         ),
     ] = _DEFAULT.precision,
@@ -231,7 +193,7 @@ def train(
             help="Who computes how many shards: equal: all the same; 2,1: the first device is twice as fast as the "
             "second, and gets twice as many; auto: as measured while training.",
             metavar="auto|equal|LIST",
-            callback=_shares,
+            callback=checked_shares,
             rich_help_panel=_DEVICES,
         ),
     ] = "equal",
@@ -288,7 +250,7 @@ def train(
             help="Who updates the parameters. replicated: every worker its own copy; owner: CPU workers share them and "
             "each updates some; auto: owner for several CPU workers, else replicated.",
             metavar="NAME",
-            callback=_one_of(UPDATES),
+            callback=one_of(UPDATES),
             rich_help_panel=_DEVICES,
         ),
     ] = _DEFAULT.update,
@@ -327,7 +289,7 @@ def train(
             help="Save the state every so many steps, or at the end of every epoch; by default at the end, and when "
             "the run is stopped by Ctrl-C or SIGTERM. Needs --out.",
             metavar="STEPS|EPOCH",
-            callback=_save_every,
+            callback=checked_save_every,
             rich_help_panel=_OUTPUT,
         ),
     ] = None,
@@ -394,7 +356,7 @@ def train(
         inexact=inexact,
         strategy=strategy_text(strategy),
         topology=topology_text(topology),
-        shares=_parse_shares(shares),
+        shares=parse_shares(shares),
         servers=servers,
         server_addresses=None if server_addresses is None else tuple(server_addresses.split(",")),
         secret_file=secret_file,
@@ -406,7 +368,7 @@ def train(
         trace=trace,
         check_every=check_every,
     )
-    every = _parse_save_every(save_every)
+    every = parse_save_every(save_every)
     if resume is not None:
         job = replace(job, out=out or resume, save_every=every, tensorboard=tensorboard)
         job = resumed(job, given_options(context))
