@@ -268,7 +268,7 @@ def _false_sharing(effort: Effort) -> list[Task]:
         if usable_cores() < 2:
             raise ConfigurationError("needs two cores, and this process may use one")
         words = _words(4096)
-        count = max(1 << 14, int(effort.seconds * 1e8))
+        count = min(int(effort.seconds * 2e9), 20_000_000)  # long enough for both to be at it at the same time
         works = [
             functools.partial(loops.increment, words, np.full(8, place, dtype=np.int64), count)
             for place in (0, distance)
