@@ -4,10 +4,12 @@
     python benchmarks/bench_forecast.py --ranks 2 --sizes 1MB --models lenet
     python benchmarks/bench_forecast.py --preset tiny            # seconds; figures mean nothing
 
-Predictions are those of a training: for each size, the rates of the memory are measured as a Trainer does it when it is
-made, and nothing is fitted to the times that are judged. Then each strategy exchanges a buffer again and again, which
-every rank has filled before, as backward does. Time counts from the first rank that starts to the last one that has the
-sum: in memory of its own ("private"), as a Trainer wants it, or where it was made ("area"). The median counts.
+Predictions are those of a training: for each size, additions in memory are timed as a Trainer does it when it is made,
+and nothing is fitted to the times that are judged. Then each strategy exchanges a buffer again and again, which every
+rank has filled by additions before, as backward does, and whose sum it reads afterwards. Time counts from the first
+rank that starts to the last one that has the sum: in memory of its own ("private"), as a Trainer wants it, or where it
+was made ("area"). The median counts. It takes a machine on which nothing else computes: two ranks that have to share a
+core take a hundred times as long to meet.
 
 A step is predicted before training from what computing and updating take, measured on one minibatch, and the predicted
 exchange; see docs/planning.md. The median of the steps that follow counts.
@@ -83,14 +85,15 @@ def _measured(group: Any, schedule: Any, nbytes: int, kind: str, repetitions: in
     numel = nbytes // 4
     out = [torch.zeros(numel)] if kind == "private" else None
     exchange = group.prepare(schedule, [(torch.float32, numel)], "a measured exchange", out)
-    held, source, times = len(schedule.cut.nodes[group.rank]), torch.zeros(numel), []
+    held, source, times = len(schedule.cut.nodes[group.rank]), torch.ones(numel), []
     for _ in range(repetitions + 2):
         for position in range(held):
-            exchange.slot(position)[0].copy_(source)
+            torch.add(source, source, out=exchange.slot(position)[0])
         group.counters.barrier("the next exchange")
         start = time.perf_counter()
-        exchange.start().wait()
+        (total,) = exchange.start().wait()
         times.append((start, time.perf_counter()))
+        total.sum()  # somebody reads it
     exchange.close()
     rows = [json.loads(record) for record in group.gather(json.dumps(times).encode(), "comparing times")]
     turns = list(zip(*rows, strict=True))[2:]

@@ -46,6 +46,7 @@ def test_sharded_adds_halves_and_copies_the_whole_unless_the_sum_may_stay() -> N
     own, peer = Addition("own > private", 200), Addition("peer > private", 200)
     assert found.copies == ((own, peer), (peer, own))
     assert found.meets_at_the_end
+    assert found.alone == set()  # both have the same to do, if in another order
     assert host(2, 2).seconds(found) == 7 + 2 * 100 + 200 + 400
     in_area = work("sharded", 2, 400, in_private=False)
     assert in_area.levels == (((Addition("own + peer > own", 200),), (Addition("own + peer > peer", 200),)),)

@@ -4,7 +4,8 @@
 
 `workload` says what a step computes and sends (`known_models` for the models of samegrad), `bucketing` cuts gradients
 into buckets, `candidates` lists the strategies that fit, `exchange_times` simulates them, `step_time` puts computing
-and exchanging together, `planning` ranks; `reasons` explains in sentences, `picture` draws.
+and exchanging together, `planning` ranks; `reasons` explains in sentences, `picture` draws. `choosing` takes a strategy
+for ranks that are at hand, from what they have measured.
 """
 
 from __future__ import annotations

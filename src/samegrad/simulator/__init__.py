@@ -5,7 +5,8 @@
 `messages` says what ranks send and what each message waits for, `wiring` what it passes, `steps` makes tasks of both,
 `engine` runs them, where `sharing` says how fast each is; `simulation` is the record of what came of it. `survey` does
 this for all algorithms, `plot` draws it, `trace` makes a timeline. `reference` computes the same slowly and plainly,
-for tests. `nccl_tests` reads what others have measured.
+for tests. `shared_host` is for ranks that read each other's memory. `nccl_tests` reads
+what others have measured.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class SharedWork:
     @property
     def alone(self) -> set[Addition]:
         """The additions that a rank may do while others are idle."""
-        return {each for works in self.spans if len(set(works)) > 1 for work in works for each in work}
+        return {each for works in self.spans if len(set(map(_sorted, works))) > 1 for work in works for each in work}
 
     @property
     def together(self) -> set[Addition]:
@@ -135,6 +135,10 @@ class SharedHost:
                 rank: part * (1 - step / rest[rank]) for rank, part in left.items() if rest[rank] > step * (1 + 1e-9)
             }
         return span
+
+
+def _sorted(work: Work) -> Work:
+    return tuple(sorted(work))
 
 
 _Writers = Mapping[tuple[Place, int], int]
