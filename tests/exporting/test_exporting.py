@@ -81,6 +81,8 @@ def test_any_batch_or_only_that_of_the_example(doubling: tuple[Doubling, Path], 
         fixed(torch.zeros(1, 3))
     with pytest.raises(ConfigurationError, match=r"expected \(any, 3\) float32 on cpu; got \(1, 3\) float64"):
         run(torch.zeros(1, 3, dtype=torch.float64))
+    with pytest.raises(ConfigurationError, match="input 0: expected a tensor; got list"):
+        run([1.0])  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="expected 1 inputs; got 2"):
         run(torch.zeros(1, 3), torch.zeros(1, 3))
 

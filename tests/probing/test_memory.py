@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from samegrad.errors import ConfigurationError
-from samegrad.probing import memory
+from samegrad.probing import memory, working_sets
 from samegrad.probing.effort import Effort
-from samegrad.probing.memory import compiled_loops, thread_counts, together
+from samegrad.probing.working_sets import compiled_loops, thread_counts, together
 
 pytest.importorskip("numba")
 
@@ -69,5 +69,5 @@ def test_a_work_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_threads_go_up_to_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     for cores, counts in ((1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])):
-        monkeypatch.setattr(memory, "usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(working_sets, "usable_cores", lambda cores=cores: cores)
         assert thread_counts() == counts

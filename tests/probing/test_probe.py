@@ -6,6 +6,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,19 @@ def test_what_fails_says_why_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatc
     ]
     (curve,) = machine.curves
     assert [(x, spread.median) for x, spread in curve.points] == [(1, 1.0), (8, 8.0)]
+
+
+def test_a_group_that_takes_too_long_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EFFORTS, "quick", replace(TINY, patience=0.0))
+
+    @contextlib.contextmanager
+    def slow() -> Iterator[list[Task]]:
+        yield [Task(name, "s", lambda: Spread.of([1.0])) for name in ("a", "b")]
+
+    monkeypatch.setattr(module, "_groups", lambda *_: iter([("storage", slow)]))
+    assert {row.problem for row in probe("quick").rows} == {
+        "left out: what is measured before it took over 0 s; --full takes its time"
+    }
 
 
 def test_without_numba_rows_say_what_to_install(monkeypatch: pytest.MonkeyPatch, tiny: None) -> None:

@@ -35,8 +35,12 @@ class Exported:
         if len(inputs) != len(expected):
             raise ConfigurationError(f"{self._source}: expected {len(expected)} inputs; got {len(inputs)}")
         for number, (each, given) in enumerate(zip(expected, inputs, strict=True)):
+            if not isinstance(given, Tensor):
+                raise ConfigurationError(
+                    f"{self._source}: input {number}: expected a tensor; got {type(given).__name__}"
+                )
             fits = len(given.shape) == len(each.shape) and all(
-                size in (None, got) for size, got in zip(each.shape, given.shape, strict=True)
+                size in (None, size_given) for size, size_given in zip(each.shape, given.shape, strict=True)
             )
             dtype = str(given.dtype).removeprefix("torch.")
             if not fits or dtype != each.dtype or given.device.type != self.manifest.device:

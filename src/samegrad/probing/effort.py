@@ -18,6 +18,7 @@ class Effort:
     growth: of working sets, from one to the next.
     file_bytes: of the file that storage is measured with.
     matrices: rows and columns of the square matrices that are multiplied.
+    patience: seconds after which a group (memory, storage, ...) measures nothing more.
     """
 
     repetitions: int
@@ -26,12 +27,13 @@ class Effort:
     growth: float
     file_bytes: int
     matrices: tuple[int, ...]
+    patience: float = 30.0
 
 
 EFFORTS: Mapping[str, Effort] = {
-    "quick": Effort(3, 0.005, 1 << 27, 2.0, 1 << 25, (512,)),
-    "default": Effort(5, 0.02, 1 << 28, 2**0.5, 1 << 28, (128, 512, 1024)),
-    "full": Effort(9, 0.1, 1 << 30, 2**0.25, 1 << 30, (128, 256, 512, 1024, 2048)),
+    "quick": Effort(3, 0.005, 1 << 26, 2.0, 1 << 25, (128, 512), 8.0),
+    "default": Effort(5, 0.02, 1 << 28, 2**0.5, 1 << 28, (128, 512, 1024), 30.0),
+    "full": Effort(9, 0.1, 1 << 30, 2**0.25, 1 << 30, (128, 256, 512, 1024, 2048), 300.0),
 }
 """Name -> how much is done; in about 10 s, in less than a minute, in some minutes."""
 

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import mmap
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,16 +21,16 @@ from samegrad.machine import available_memory, usable_cores
 from samegrad.probing.caches import Level, levels
 from samegrad.probing.effort import Effort, repeated
 from samegrad.probing.task import Task
+from samegrad.probing.working_sets import compiled_loops, fresh_words, thread_counts, together
 from samegrad.timing import Spread
 from samegrad.units import format_bytes
 
-__all__ = ["LATENCY", "compiled_loops", "memory", "thread_counts", "together"]
+__all__ = ["LATENCY", "memory"]
 
 LATENCY = "load, each waiting for the one before"
 """The name of the curve of latencies."""
 
 _LINE = 64  # bytes of a cache line
-_HUGE_PAGE = 1 << 21
 _NEAR, _FAR = 1, 32  # words from the one to the other: in one line of 64 bytes, or well apart
 _WORD = 8
 
@@ -52,23 +49,6 @@ def memory(effort: Effort) -> Iterator[list[Task]]:
     yield tasks
 
 
-def compiled_loops() -> ModuleType:
-    """`kernels`. Raises ConfigurationError where numba is missing."""
-    try:
-        from samegrad.probing import kernels
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"needs {error.name}, which compiles its loops: pip install 'samegrad[probe]'"
-        ) from error
-    return kernels
-
-
-def thread_counts() -> list[int]:
-    """1, 2, 4, ... up to the cores that can be used."""
-    cores = usable_cores()
-    return sorted({*(1 << power for power in range(cores.bit_length()) if 1 << power <= cores), cores})
-
-
 def _sizes(largest: int, growth: float) -> list[int]:
     """Working sets from 4 KiB to `largest`, whole lines."""
     sizes, size = [], 4096.0
@@ -78,22 +58,12 @@ def _sizes(largest: int, growth: float) -> list[int]:
     return sizes
 
 
-def _words(nbytes: int) -> NDArray[np.int64]:
-    """Fresh memory, all zero, at the start of a large page; none of it has been touched."""
-    area = mmap.mmap(-1, nbytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError, AttributeError):
-        area.madvise(mmap.MADV_HUGEPAGE)
-    base = np.frombuffer(area, dtype=np.uint8)
-    start = -base.ctypes.data % _HUGE_PAGE
-    return base[start : start + nbytes].view(np.int64)
-
-
 def _latency(effort: Effort, size: int, curve: dict[int, Spread]) -> Spread:
     """Seconds of one load in a working set of `size` bytes, from line to line in random order, through all of them."""
     loops = compiled_loops()
     lines = size // _LINE
     order = np.random.default_rng(size).permutation(lines) * (_LINE // _WORD)
-    following = _words(size).view(np.uint64)
+    following = fresh_words(size).view(np.uint64)
     following[order] = np.roll(order, -1)
     place = loops.chase(following, 0, min(lines, 1 << 20))
     count = 1 << 12
@@ -162,7 +132,7 @@ def _bandwidths(effort: Effort, largest: int) -> list[Task]:
 
     @functools.cache
     def words() -> NDArray[np.int64]:
-        made = _words(largest)
+        made = fresh_words(largest)
         compiled_loops().write(made, 1)
         return made
 
@@ -202,13 +172,13 @@ def _ways_of_access(effort: Effort, largest: int) -> list[Task]:
 
     @functools.cache
     def words() -> NDArray[np.int64]:
-        made = _words(nbytes)
+        made = fresh_words(nbytes)
         compiled_loops().write(made, 1)
         return made
 
     def first() -> Spread:
         loops = compiled_loops()
-        fresh = [_words(nbytes // 4) for _ in range(effort.repetitions + 1)]
+        fresh = [fresh_words(nbytes // 4) for _ in range(effort.repetitions + 1)]
         return repeated(effort, lambda: nbytes / 4 / together([functools.partial(loops.write, fresh.pop(), 1)]))
 
     def again() -> Spread:
@@ -267,7 +237,7 @@ def _false_sharing(effort: Effort) -> list[Task]:
         loops = compiled_loops()
         if usable_cores() < 2:
             raise ConfigurationError("needs two cores, and this process may use one")
-        words = _words(4096)
+        words = fresh_words(4096)
         count = min(int(effort.seconds * 2e9), 20_000_000)  # long enough for both to be at it at the same time
         works = [
             functools.partial(loops.increment, words, np.full(8, place, dtype=np.int64), count)
@@ -279,31 +249,3 @@ def _false_sharing(effort: Effort) -> list[Task]:
         Task("addition by two threads, lines apart", "s", functools.partial(additions, _FAR)),
         Task("addition by two threads, in one line", "s", functools.partial(additions, _NEAR), note="false sharing"),
     ]
-
-
-def together(works: Sequence[Callable[[], object]]) -> float:
-    """Seconds from the start of all `works`, each in a thread, to the end of the last.
-
-    A single one is done right here, and what counts is the time that it was on a core, not what other programs took.
-    """
-    if len(works) == 1:
-        start = time.thread_time()
-        works[0]()
-        return time.thread_time() - start
-    gate = threading.Barrier(len(works))
-    times: list[tuple[float, float]] = []
-
-    def run(work: Callable[[], object]) -> None:
-        gate.wait(60)
-        start = time.perf_counter()
-        work()
-        times.append((start, time.perf_counter()))
-
-    threads = [threading.Thread(target=run, args=[work], daemon=True) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    if len(times) < len(works):
-        raise ConfigurationError("a thread that measures memory has not come to its end")
-    return max(end for _, end in times) - min(start for start, _ in times)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from samegrad.errors import ConfigurationError, SamegradError
@@ -48,9 +50,12 @@ def probe(
     for group, open_group in _groups(EFFORTS[effort], folder, address):
         try:
             with open_group() as tasks:
+                begun = time.perf_counter()
                 for number, task in enumerate(tasks):
                     if progress is not None:
                         progress(f"{group}: {task.name}", done + _SHARES[group] * number / len(tasks))
+                    if time.perf_counter() - begun > EFFORTS[effort].patience:
+                        task = replace(task, run=functools.partial(_leave_out, EFFORTS[effort].patience))
                     _take(group, task, rows, curves)
         except (SamegradError, ModuleNotFoundError, *_FOREIGN) as error:
             rows.append(Row(group, group, "", None, _why(error)))
@@ -93,6 +98,10 @@ def _groups(effort: Effort, folder: Path, address: str | None) -> Iterator[tuple
 
     openers = (memory, storage, network, processes, arithmetic, gpu)
     yield from ((opener.__name__, opener) for opener in openers)
+
+
+def _leave_out(patience: float) -> Spread:
+    raise ConfigurationError(f"left out: what is measured before it took over {patience:g} s; --full takes its time")
 
 
 def _take(group: str, task: Task, rows: list[Row], curves: dict[tuple[str, str], Curve]) -> None:
