@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -26,9 +26,8 @@ __all__ = ["measure_host"]
 _OPERATION = "measuring the host"
 _MOST, _LEAST, _TOGETHER = 16e6, 4e6, 64e6  # bytes of a buffer, of the same where ranks are many, of all ranks' buffers
 _CACHED = 8e6  # bytes; of larger buffers, caches hold nothing from before
-_ROUNDS = (3, 9)
-_ASSUMED_RATE = 4e9  # bytes/s; decides how many rounds there are, alike on all ranks
-_BUDGET_S = 0.1
+_MOST_ROUNDS = 9
+_BUDGET_S = 0.2  # after which no round begins
 _EXCHANGES = 20
 _LEAST_ADDITION = Addition("own + peer > private", 4)
 
@@ -46,15 +45,16 @@ def measure_host(group: SharedMemoryGroup, works: Collection[SharedWork], nbytes
         *((each, True) for each in sorted({each for work in works for each in work.together})),
         *((each, False) for each in sorted({each for work in works for each in work.alone})),
     ]
+    start = time.perf_counter()
     probes = _Probes(group, numel, scale)
-    total = sum(each.nbytes for each, _ in wanted if each is not None) / scale
-    rounds = min(max(int(_BUDGET_S * _ASSUMED_RATE / max(total, 1)), _ROUNDS[0]), _ROUNDS[1])
-    times: list[list[tuple[float, float]]] = [[] for _ in wanted]
-    for number in range(rounds + 1):
-        for (addition, together), found in zip(wanted, times, strict=True):
-            taken = probes.run(addition, together or group.rank == 0)
-            if number:  # the first time, pages and code are not there yet
-                found.append(taken)
+    probes.round(wanted)  # the first time, pages and code are not there yet
+    rounds = [probes.round(wanted)]
+    while len(rounds) < _MOST_ROUNDS:
+        has_time = time.perf_counter() - start < _BUDGET_S
+        if not group.gather(b"1" if has_time else b"", _OPERATION)[0]:  # rank 0 decides
+            break
+        rounds.append(probes.round(wanted))
+    times = list(zip(*rounds, strict=True))
     starting = probes.starting()
     own = {"times": times, "starting": starting, "cores": usable_cores()}
     records = [json.loads(record) for record in group.gather(json.dumps(own).encode(), _OPERATION)]
@@ -117,6 +117,10 @@ class _Probes:
             times.append(time.perf_counter() - start)
         exchange.close()
         return times
+
+    def round(self, wanted: Sequence[tuple[Addition | None, bool]]) -> list[tuple[float, float]]:
+        """Each once, by all ranks together or by the first one alone; see `run`."""
+        return [self.run(addition, together or self._group.rank == 0) for addition, together in wanted]
 
     def run(self, addition: Addition | None, takes_part: bool) -> tuple[float, float]:
         """When this rank came to meet the others, and when it had done the addition, if it takes part."""
