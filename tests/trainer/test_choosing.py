@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from samegrad import Recipe, Topology, Trainer, launch
-from samegrad.errors import ConfigurationError, GroupError
+from samegrad.errors import ConfigurationError, GroupError, PeerFailed
 from samegrad.executors.host_rates import measure_host
 from samegrad.parallel.world import current_world
 from samegrad.planner.choosing import Choice
@@ -97,6 +97,13 @@ def choose_in_ways() -> list[str]:
 
     replace_measuring(fail)
     say()
+
+    def fail_with_peer(*_: object) -> SharedHost:
+        raise PeerFailed("gone", 1)
+
+    replace_measuring(fail_with_peer)
+    with pytest.raises(PeerFailed):
+        make_trainer()
     with pytest.raises(ConfigurationError, match="pcie-switch-2 has 2 devices, but there are 4 ranks"):
         make_trainer(topology=Topology.preset("pcie-switch-2"))
     return found
@@ -112,7 +119,7 @@ def test_what_is_chosen_follows_what_was_measured_or_given() -> None:
     assert others[1] == others[0]
     assert others[2] == "sharded: each worker sums up the gradients of the parameters that it updates"
     assert others[3] == "binomial-tree: asked for"
-    assert others[4].startswith("sharded: the usual one, since memory could not be measured: no memory")
+    assert others[4].startswith("sharded: the usual one, since there is too little memory")
 
 
 @pytest.mark.dist

@@ -82,7 +82,8 @@ def _kept(work: Work) -> Work:
 def link_times(
     topology: Topology, held: Sequence[range], leaves: int, nbytes: float, exact: bool
 ) -> dict[Strategy, float]:
-    """Seconds of an exchange by each strategy that there is for the first devices of `topology`, one for each rank.
+    """Seconds of an exchange by each strategy that there is for the first devices of `topology`, one for each rank; the
+    usual strategy first.
 
     Raises ConfigurationError if it has fewer devices than there are ranks, TopologyError if no strategy has routes.
     """
@@ -95,7 +96,7 @@ def link_times(
     part = first_devices(topology, ranks)
     found: dict[Strategy, float] = {}
     problems: list[Exception] = []
-    for strategy in candidates(topology, ranks, exact):
+    for strategy in dict.fromkeys([default_strategy(ranks), *candidates(topology, ranks, exact)]):
         try:
             found[strategy] = simulate(strategy.schedule(held, leaves), part, nbytes).seconds
         except (TopologyError, ConfigurationError) as error:  # no route, or it does not fit this cut

@@ -95,10 +95,10 @@ def _chosen(summing: Summing, topology: Topology | None) -> Choice:
         return usual_choice(size, f"the usual one of more than {_MANY} ranks")
     if summing.on_host:
         ways = HostWays(*about, summing.exact)
-        try:
-            return chosen(_host_seconds(summing, ways), "in the memory of this host, as measured")
-        except GroupError as error:  # which all ranks raise
-            return usual_choice(size, f"the usual one, since memory could not be measured: {error}")
+        host = _measured(summing, ways.works.values())
+        if host is None:
+            return usual_choice(size, "the usual one, since there is too little memory to measure anything in it")
+        return chosen(ways.seconds(host), "in the memory of this host, as measured")
     if isinstance(group, ProcessGroup):
         hosts = [name.decode() for name in group.gather(host_identity().encode(), "choosing a strategy")]
         return chosen(link_times(measure_links(group, hosts), *about, summing.exact), "over the links measured")
@@ -112,20 +112,21 @@ def exchange_seconds(summing: Summing, strategy: Strategy) -> float | None:
         return 0.0
     if not summing.on_host or strategy.is_native:
         return None
-    try:
-        if summing.parts is not None:
-            work = owners_work(summing.cut, summing.leaves, summing.parts)
-            return _measured(summing, [work]).seconds(work)
+    if summing.parts is not None:
+        work = owners_work(summing.cut, summing.leaves, summing.parts)
+    else:
         ways = HostWays(summing.cut, summing.leaves, summing.nbytes, summing.exact, strategy)
-        return _host_seconds(summing, ways)[strategy]
-    except GroupError:  # there is no memory to measure in, which all ranks find
-        return None
+        work = ways.works[strategy]
+    host = _measured(summing, [work])
+    return None if host is None else host.seconds(work)
 
 
-def _host_seconds(summing: Summing, ways: HostWays) -> dict[Strategy, float]:
-    return ways.seconds(_measured(summing, ways.works.values()))
-
-
-def _measured(summing: Summing, works: Collection[SharedWork]) -> SharedHost:
+def _measured(summing: Summing, works: Collection[SharedWork]) -> SharedHost | None:
+    """None where there is no memory to measure in, which all ranks find."""
     assert summing.world.host is not None
-    return measure_host(summing.world.host, works, summing.nbytes)
+    try:
+        return measure_host(summing.world.host, works, summing.nbytes)
+    except GroupError as error:
+        if type(error) is not GroupError:  # a peer has failed
+            raise
+        return None
