@@ -64,11 +64,11 @@ def compute(
                     if shard not in absent:
                         torch.autograd.backward(loss(model, step, shard))
                     gradients.leave(shard, shard in absent)
+                gradients.finish(group.gather(gradients.record(), "x"), present)
                 break
             except GradientTwice:
                 assert twice is not None
                 twice.append(step)
-        gradients.finish(group.gather(gradients.record(), "x"), present)
         found.append([bits(parameter.grad) for parameter in model.parameters()])
     return found
 

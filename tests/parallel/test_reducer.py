@@ -24,7 +24,7 @@ class Recorder:
         cut = [range(rank, rank + 1) for rank in range(group.size)]
         strategy = Strategy("sharded", bucket_bytes=bucket_bytes)
         self.rank, self.filled = group.rank, list[list[int]]()
-        self.reducer = Reducer(self.parameters, Shares(group, cut, group.size, strategy), "x", self._fill)
+        self.reducer = Reducer(self.parameters, Shares(group, cut, group.size, strategy), "x", self._fill, guesses=True)
 
     def _fill(self, bucket: Bucket) -> None:
         self.filled.append(bucket.positions)

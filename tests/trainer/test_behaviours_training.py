@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from samegrad.errors import ConfigurationError, NonFiniteLoss
-from samegrad.executors.shared_pieces import SharedPieces
 from samegrad.parallel import current_world, fingerprint
 from samegrad.parallel.clipping import clip_gradients
 from samegrad.recipe import Recipe
@@ -359,7 +358,14 @@ def clipped_steps() -> Any:
     for update in updates:
         trainer = Trainer(linear(), F.mse_loss, momentum, Recipe(16, SHARDS, clip_norm=CLIP), update=update)
         norms: list[float] = []
-        sums, exchanged = trainer._step._gradients._exchanges, 0
+        gradients, exchanged = trainer._step._gradients, 0
+        sums: Any = None  # what is started once for each exchange of all gradients, by its name
+        name = ""
+        if gradients._owned is not None:
+            sums, name = gradients._owned._pieces, "run"
+        elif gradients._reducer is not None:
+            (bucket,) = gradients._reducer.buckets
+            sums, name = bucket.exchange, "start"
 
         def clip(*arguments: Any, norms: list[float] = norms) -> float:
             norms.append(clip_gradients(*arguments))
@@ -376,7 +382,6 @@ def clipped_steps() -> Any:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(step_module, "clip_gradients", clip)
             if sums is not None:
-                name = "run" if isinstance(sums, SharedPieces) else "start"
                 patch.setattr(sums, name, counted(getattr(sums, name)))
             for number, (X, y) in enumerate(REGRESSION):
                 trainer.step(X, y)

@@ -236,7 +236,7 @@ class GradientSync:
 
     def _new_reducer(self, positions: Sequence[int]) -> tuple[Reducer, list[PrivateGradients]]:
         parameters = [(self._names[at], self._parameters[at]) for at in positions]
-        reducer = Reducer(parameters, self._shares, f"gradients of {self._name}", self._fill)
+        reducer = Reducer(parameters, self._shares, f"gradients of {self._name}", self._fill, guesses=True)
         device = self._parameters[0].device
         return reducer, [PrivateGradients(bucket.layout, device) for bucket in reducer.buckets]
 

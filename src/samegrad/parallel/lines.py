@@ -21,6 +21,7 @@ from torch import Tensor
 from samegrad.executors import Exchange, Group, SoloGroup
 from samegrad.executors.base import Work
 from samegrad.executors.shared_memory import SharedMemoryGroup
+from samegrad.timeline import span
 
 __all__ = ["CallersLine", "Line", "ThreadLine", "line_for"]
 
@@ -31,8 +32,9 @@ Take = Callable[[list[Tensor]], None]
 class Line(Protocol):
     """Runs exchanges. All ranks start the same ones in the same order, then finish."""
 
-    def start(self, exchange: Exchange, take: Take) -> None:
-        """Says that the slots of `exchange` are filled; `take` gets its result, before `finish` returns."""
+    def start(self, exchange: Exchange, take: Take, name: str) -> None:
+        """Says that the slots of `exchange` are filled; `take` gets its result, before `finish` returns. name: for a
+        timeline."""
         ...
 
     def finish(self) -> None:
@@ -53,17 +55,18 @@ class CallersLine:
     """See `Line`; the caller does what is left to do, in `finish`."""
 
     def __init__(self) -> None:
-        self._works: list[tuple[Work, Take]] = []
+        self._works: list[tuple[Work, Take, str]] = []
 
-    def start(self, exchange: Exchange, take: Take) -> None:
+    def start(self, exchange: Exchange, take: Take, name: str) -> None:
         """See `Line.start`."""
-        self._works.append((exchange.start(), take))
+        self._works.append((exchange.start(), take, name))
 
     def finish(self) -> None:
         """See `Line.finish`."""
         works, self._works = self._works, []
-        for work, take in works:
-            take(work.wait())
+        for work, take, name in works:
+            with span(name, "exchange"):
+                take(work.wait())
 
     def close(self) -> None:
         """See `Line.close`."""
@@ -84,14 +87,14 @@ class ThreadLine:
         threading.Thread(target=_work_through, args=(self._tasks,), name="samegrad exchanges", daemon=True).start()
         weakref.finalize(self, self._tasks.put, None)
 
-    def start(self, exchange: Exchange, take: Take) -> None:
+    def start(self, exchange: Exchange, take: Take, name: str) -> None:
         """See `Line.start`."""
         filled = None if self._stream is None else torch.cuda.current_stream(self._device).record_event()
 
         def run() -> None:
             if self._failure is None:
                 try:
-                    with self._on_stream(filled):
+                    with span(name, "exchange"), self._on_stream(filled):
                         take(exchange.start().wait())
                 except BaseException as failure:
                     self._failure = failure
@@ -102,7 +105,8 @@ class ThreadLine:
         """See `Line.finish`."""
         done = threading.Event()
         self._tasks.put(done.set)
-        done.wait()  # every exchange has a deadline
+        with span("exchanges", "waiting"):
+            done.wait()  # every exchange has a deadline
         if self._failure is not None:
             raise self._failure
         if self._stream is not None:

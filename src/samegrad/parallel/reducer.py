@@ -4,10 +4,11 @@
     buckets    [d] [c   b   a]        `fill` writes one into its slots when it is complete, then it is started
     finish                   .        the rest is started; all are waited for
 
-A bucket is started when as many gradients have arrived in it as in the backward before, and all buckets ahead of it
-were started: the order never depends on the order in which gradients arrive. A gradient that comes after its bucket was
-started makes it `late`; such a bucket has to be done `again`, by all ranks. Who uses a reducer decides what a
-contribution is, and what becomes of the sum: `GradientSum` and `GradientSync` do.
+A bucket is started when all that is expected has arrived in it, and all buckets ahead of it were started: the order
+never depends on the order in which gradients arrive. Expected is a gradient of each parameter that is trained or, of a
+reducer that `guesses`, as many as in the backward before. One that comes after its bucket was started makes it `late`;
+such a bucket has to be done `again`, by all ranks. Who uses a reducer decides what a contribution is, and what becomes
+of the sum: `GradientSum` and `GradientSync` do.
 """
 
 from __future__ import annotations
@@ -52,18 +53,20 @@ class Shares:
 class Bucket:
     """The parameters at `positions`, whose gradients are exchanged together, as flat buffers of `layout`.
 
-    total: the sum over all ranks, in memory of the exchange, after `Reducer.finish`.
+    number: its place in the order. total: the sum over all ranks, after `Reducer.finish`.
     """
 
-    def __init__(self, positions: Sequence[int], parameters: Sequence[nn.Parameter], exchange: Exchange) -> None:
-        self.positions = list(positions)
+    def __init__(
+        self, number: int, positions: Sequence[int], parameters: Sequence[nn.Parameter], exchange: Exchange
+    ) -> None:
+        self.number, self.positions = number, list(positions)
         self.layout = FlatLayout([parameters[position] for position in positions])
         self.exchange = exchange
         self.total: list[Tensor] = []
         self._slots: dict[tuple[int, ...], list[Tensor]] = {}  # by address
 
     def slot(self, number: int) -> list[Tensor]:
-        """This rank's contribution `number` as one tensor for each parameter; see `Exchange.slot`."""
+        """This rank's contribution `number`, as one tensor for each parameter; see `Exchange.slot`."""
         flats = self.exchange.slot(number)  # asked for every time: it waits until the slot is free, and may change
         place = tuple(flat.data_ptr() for flat in flats)
         if place not in self._slots:
@@ -93,6 +96,7 @@ class Reducer:
         operation: str,
         fill: Callable[[Bucket], None],
         results: Callable[[FlatLayout], list[Tensor] | None] = lambda _: None,
+        guesses: bool = False,
     ) -> None:
         plain = [parameter for _, parameter in parameters]
         backwards = range(len(plain))[::-1]
@@ -106,13 +110,14 @@ class Reducer:
             exchange = prepare_exchange(
                 shares.group, shares.strategy, shares.cut, shares.leaves, layout.sizes, where, results(layout)
             )
-            self.buckets.append(Bucket(positions, plain, exchange))
+            self.buckets.append(Bucket(len(self.buckets), positions, plain, exchange))
         self._bucket_of = {at: number for number, bucket in enumerate(self.buckets) for at in bucket.positions}
         self._line = line_for(shares.group, plain[0].device if plain else torch.device("cpu"))
         self._fill = fill
-        self._expected = [sum(plain[at].requires_grad for at in bucket.positions) for bucket in self.buckets]
+        self._parameters, self._guesses = plain, guesses
+        self._expected = self._trained()
         self._found = [0] * len(self.buckets)
-        self._started = len(self.buckets)
+        self._started, self._is_running = 0, False
         self.late: set[int] = set()
 
     @property
@@ -121,12 +126,17 @@ class Reducer:
         return self._started
 
     def begin(self) -> None:
-        """A backward begins whose gradients are exchanged."""
+        """A backward begins whose gradients are exchanged; what was started for one that failed is waited for."""
+        if self._is_running:
+            self._line.finish()
+        self._is_running = True
         self._found = [0] * len(self.buckets)
         self._started, self.late = 0, set()
 
     def arrived(self, position: int) -> None:
         """The gradient of the parameter at `position` is there, or more of it."""
+        if not self._guesses and not any(self._found):  # not before: forward may have frozen or unfrozen something
+            self._expected = self._trained()
         number = self._bucket_of[position]
         self._found[number] += 1
         if number < self._started:
@@ -135,12 +145,18 @@ class Reducer:
             while self._started < len(self.buckets) and self._found[self._started] >= self._expected[self._started]:
                 self._start_next()
 
-    def finish(self) -> None:
-        """Backward has ended. Returns when all sums are there."""
+    def start_rest(self) -> None:
+        """Backward has ended: starts all buckets that were not complete."""
         while self._started < len(self.buckets):
             self._start_next()
+
+    def finish(self) -> None:
+        """Returns when all sums are there."""
+        self.start_rest()
         self._line.finish()
-        self._expected = self._found
+        self._is_running = False
+        if self._guesses:
+            self._expected = self._found
 
     def again(self, late: Collection[int]) -> None:
         """Exchanges the buckets `late` (of any rank) once more; all ranks call it alike."""
@@ -154,6 +170,9 @@ class Reducer:
         for bucket in self.buckets:
             bucket.exchange.close()
 
+    def _trained(self) -> list[int]:
+        return [sum(self._parameters[at].requires_grad for at in bucket.positions) for bucket in self.buckets]
+
     def _start_next(self) -> None:
         self._start(self.buckets[self._started])
         self._started += 1
@@ -161,4 +180,4 @@ class Reducer:
     def _start(self, bucket: Bucket) -> None:
         with torch.no_grad():
             self._fill(bucket)
-        self._line.start(bucket.exchange, bucket.take)
+        self._line.start(bucket.exchange, bucket.take, f"bucket {bucket.number}")

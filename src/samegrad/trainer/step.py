@@ -162,15 +162,15 @@ class ShardedStep:
             started_at = time.perf_counter()
             try:
                 losses = self._compute(epoch, step, sizes, fractions, batches.__getitem__ if batches else get, which)
+                self._computing_s = time.perf_counter() - started_at
+                # What is drawn from here on, by the optimizer or between steps, must not depend on which shard this
+                # rank computed last; also where the step fails.
+                seed_generators(generator_key(self._recipe.seed, "after", *self._key), self._device)
+                mean = self._exchange(epoch, step, losses, fractions, operation)
                 break
             except GradientTwice:
                 self._buffers.put_back()  # the next try starts from where this one did
                 continue
-        self._computing_s = time.perf_counter() - started_at
-        # What is drawn from here on, by the optimizer or between steps, must not depend on which shard this rank
-        # computed last; also where the step fails.
-        seed_generators(generator_key(self._recipe.seed, "after", *self._key), self._device)
-        mean = self._exchange(epoch, step, losses, fractions, operation)
         with computing("update", self._device):
             self._update()
         return mean, total
