@@ -2,6 +2,7 @@
 
     python benchmarks/bench_step.py                      # all models, about five minutes
     python benchmarks/bench_step.py --models mlp --rounds 3
+    python benchmarks/bench_step.py --models tiny,flat --ways DDP,own   # 5,000 parameters beside one of the same size
     python benchmarks/bench_step.py --preset tiny        # seconds; figures mean nothing
 
 All ways of training are started first and then wait. In each round every way runs for a moment, alone, one after the
@@ -36,7 +37,7 @@ class Way:
     """One way of training: `ranks` processes of `threads`, with `per_rank` times the batch of one device each."""
 
     name: str
-    kind: str  # plain, independent, ddp or samegrad
+    kind: str  # plain, independent, ddp, samegrad or wrapped
     ranks: int = 1
     threads: int = 1
     shards: int = 0
@@ -50,6 +51,9 @@ WAYS = [
     Way("plain PyTorch, 2 threads, batch x 2", "plain", threads=2, batches=2),
     Way("two independent processes (ceiling)", "independent", ranks=2, batches=2),
     Way("PyTorch DDP over Gloo, 2 ranks", "ddp", ranks=2, batches=2),
+    Way("own loop, 2 ranks", "wrapped", ranks=2, batches=2),
+    Way("PyTorch DDP over Gloo, 4 ranks", "ddp", ranks=4, batches=4),
+    Way("own loop, 4 ranks", "wrapped", ranks=4, batches=4),
     Way("samegrad k=1 S=1", "samegrad", shards=1),
     Way("samegrad k=2 S=2 replicated", "samegrad", ranks=2, shards=2, batches=2),
     Way("samegrad k=2 S=2 owner", "samegrad", ranks=2, shards=2, update="owner", batches=2),
@@ -60,7 +64,8 @@ WAYS = [
     Way("samegrad k=1 S=8, batch x 8", "samegrad", shards=8, batches=8),
 ]
 
-BATCH = {"lenet": 256, "resnet18": 16, "mlp": 64}
+BATCH = {"lenet": 256, "resnet18": 16, "mlp": 64, "tiny": 8, "flat": 8}
+DEFAULT_MODELS = "lenet,resnet18,mlp"
 TINY_BATCH = {"mlp": 8}
 
 
@@ -73,9 +78,29 @@ def _model(name: str) -> Any:
     from samegrad import models
 
     torch.manual_seed(0)
+    if name in ("tiny", "flat"):
+        sizes = [1 + number % 10 for number in range(5000)]
+        return _sum_of(sizes if name == "tiny" else [sum(sizes)])
     if name == "mlp":
         return models.mlp((784, 2048, 2048, 10), dropout=0.0)
     return models.build(name)
+
+
+def _sum_of(sizes: list[int]) -> Any:
+    """A model with parameters of these sizes that computes next to nothing."""
+    import torch
+    from torch import nn
+
+    class SumOf(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in sizes)
+
+        def forward(self, X: Any) -> Any:
+            total = torch.cat(list(self.parts)).sum()
+            return total * X.flatten(1)[:, :10]
+
+    return SumOf()
 
 
 def _batch(examples: int, part: int = 0) -> tuple[Any, Any]:
@@ -154,6 +179,18 @@ def _run_samegrad(address: str, way: Way, name: str, batch: int) -> None:
     sg.launch(worker, devices=f"cpu:{way.ranks}", timeout_s=3600)
 
 
+def _run_wrapped(address: str, way: Way, name: str, batch: int) -> None:
+    """The launcher of workers that run a loop of their own over a wrapped model."""
+    import samegrad as sg
+
+    def worker() -> None:
+        rank = sg.current_world().rank
+        X, y = _batch(batch * way.batches // way.ranks, rank)
+        _serve(address, way.name, rank, _plain_step(sg.DistributedDataParallel(_model(name)), X, y, way.parts))
+
+    sg.launch(worker, devices=f"cpu:{way.ranks}", timeout_s=3600)
+
+
 # --- in the measuring process ------------------------------------------------------------------------------------
 
 
@@ -170,7 +207,7 @@ class _Players:
         self._listener.settimeout(1)
         self._processes = []
         for number, way in enumerate(ways):
-            for rank in range(1 if way.kind == "samegrad" else way.ranks):
+            for rank in range(1 if way.kind in ("samegrad", "wrapped") else way.ranks):
                 role = {"way": asdict(way), "model": name, "batch": batch, "rank": rank, "address": address}
                 role["store"] = str(folder / f"store-{number}")
                 command = [sys.executable, __file__, "--role", json.dumps(role)]
@@ -277,7 +314,7 @@ def _ratio(found: dict[str, dict[str, Any]], way: str, other: str) -> float:
 
 def _claims(found: dict[str, dict[str, Any]]) -> list[str]:
     """The comparisons that matter, each round by round."""
-    plain, two_threads, ceiling, ddp = (way.name for way in WAYS[:4])
+    plain, two_threads, ceiling, ddp, own, ddp_4, own_4 = (way.name for way in WAYS[:7])
     updates = ["samegrad k=2 S=2 replicated", "samegrad k=2 S=2 owner"]
     lines = []
 
@@ -285,6 +322,9 @@ def _claims(found: dict[str, dict[str, Any]]) -> list[str]:
         if way in found and other in found:
             lines.append(f"  {text:58s} {_ratio(found, way, other):6.3f}")
 
+    say("own loop / ceiling", own, ceiling)
+    say("own loop / DDP", own, ddp)
+    say("own loop / DDP, 4 ranks", own_4, ddp_4)
     say("k=1 S=1 / plain", "samegrad k=1 S=1", plain)
     for update in updates:
         kind = update.split()[-1]
@@ -302,7 +342,7 @@ def _claims(found: dict[str, dict[str, Any]]) -> list[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Runs the benchmark; 0 if it could."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="lenet,resnet18,mlp", help="some of lenet,resnet18,mlp")
+    parser.add_argument("--models", default=DEFAULT_MODELS, help=f"some of {','.join(BATCH)}")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--slice", type=float, default=1.0, help="seconds that each way runs in a round")
     parser.add_argument("--ways", default="", help="only ways whose name contains one of these words (and the first)")
@@ -313,8 +353,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.role:
         role = json.loads(options.role)
         way = Way(**role["way"])
-        if way.kind == "samegrad":
-            _run_samegrad(role["address"], way, role["model"], role["batch"])
+        if way.kind in ("samegrad", "wrapped"):
+            run = _run_samegrad if way.kind == "samegrad" else _run_wrapped
+            run(role["address"], way, role["model"], role["batch"])
         else:
             _run_plain(role["address"], way, role["model"], role["batch"], role["rank"], role["store"])
         return 0
@@ -328,6 +369,11 @@ def main(arguments: list[str] | None = None) -> int:
     for name, batch in batches.items():
         results[name] = measure(name, batch, ways, options.rounds, options.slice)
         _print(name, batch, results[name])
+    if {"tiny", "flat"} <= set(results):
+        print("\n5,000 tiny parameters beside one flat one of the same size, time of a step")
+        for way in ways:
+            tiny, flat = (results[name][way.name]["step_seconds"] for name in ("tiny", "flat"))
+            print(f"{way.name:40s} {tiny * 1e3:6.1f} ms / {flat * 1e3:6.1f} ms")
     if options.json:
         options.json.write_text(json.dumps({"conditions": _conditions(options), "results": results}, indent=1) + "\n")
     return 0

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.dist
 @pytest.mark.slow
 def test_the_tiny_preset_measures_every_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "found.json"
-    words = "ceiling,DDP,k=2 S=2 owner"
+    words = "ceiling,DDP over Gloo,own loop,k=2 S=2 owner"
     assert bench_step.main(["--models", "mlp", "--preset", "tiny", "--ways", words, "--json", str(file)]) == 0
     printed = capsys.readouterr().out
     found = json.loads(file.read_text())["results"]["mlp"]
@@ -23,6 +23,7 @@ def test_the_tiny_preset_measures_every_way(tmp_path: Path, capsys: pytest.Captu
     assert all(figures["samples_per_second"] > 0 for figures in found.values())
     assert found["plain PyTorch, 1 thread"]["ratios"] == [1.0]
     assert "owner / ceiling" in printed
+    assert "own loop / DDP" in printed
     assert "cores" in printed.splitlines()[0]
 
 

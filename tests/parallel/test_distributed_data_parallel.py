@@ -22,6 +22,7 @@ from samegrad.executors.process_group import ProcessGroup
 from samegrad.parallel import World, distributed_data_parallel
 
 pytestmark = pytest.mark.dist
+SLOW = pytest.mark.slow
 
 
 def run_all(store: str = "") -> dict[str, list[str]]:
@@ -68,7 +69,7 @@ def check(digests: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=SLOW), pytest.param(2, marks=SLOW), 3])
 def test_case(ranks: int, name: str) -> None:
     check(results(ranks)[name])
 

@@ -16,7 +16,7 @@ within `no_sync`, `.grad` then holds the weighted mean so far.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,7 @@ class Accumulation:
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._parameters = parameters
         self._weight: float | None = None
+        self._kinds = bytearray()
         self._earlier: list[Tensor | None] = []  # what all ranks know; nothing is set aside if empty
         self._mean: list[Tensor | None] = []  # of backwards with weights which nobody else knows
         self._mean_weight = 0.0
@@ -49,8 +50,10 @@ class Accumulation:
     def begin(self, weight: float | None, is_exchanged: bool, is_fresh: bool) -> None:
         """A backward with `weight` begins, see `Listener.begin`. Raises TrainingError where weights do not fit."""
         self._weight = weight
-        if is_fresh:
-            self._forget_what_was_zeroed()
+        self._kinds = bytearray(len(self._parameters))
+        found = [parameter.grad for parameter in self._parameters] if is_fresh else []
+        if is_fresh and self._was_zeroed(found):
+            self._forget()
         if self._has_own if weight is not None else self._mean:
             raise TrainingError(
                 "some of the backwards whose gradients are accumulated had a weight, and some had none. Say it for "
@@ -58,7 +61,7 @@ class Accumulation:
             )
         if weight is None:
             if is_exchanged and is_fresh and not self._has_own:
-                self._earlier = self._taken()
+                self._earlier = self._taken(found)
         elif not is_fresh:
             if self._mean or self._earlier or sum(parameter.grad is not None for parameter in self._parameters) > 1:
                 raise TrainingError(
@@ -66,29 +69,23 @@ class Accumulation:
                     "be told from those that were accumulated before. Call zero_grad() before it"
                 )
         elif self._mean:
-            self._mean = self._taken()
+            self._mean = self._taken(found)
         else:
-            self._earlier = self._taken()
+            self._earlier = self._taken(found)
 
     def own(self, position: int) -> Tensor | None:
         """The gradient that this rank tells the others, not yet multiplied by the weight; None if there is none, or it
         counts nothing. What was accumulated with weights before is not in it, see `write`."""
         return self._parameters[position].grad if self._weight is None or self._weight > 0 else None
 
-    def kinds(self) -> bytes:
-        """For each parameter, what this rank has: ABSENT, DENSE or SPARSE."""
-        own = bytes(
-            [
-                ABSENT if (gradient := parameter.grad) is None else DENSE if _is_dense(gradient) else SPARSE
-                for parameter in self._parameters
-            ]
-        )
-        if self._weight == 0:
-            own = bytes(len(own))
+    def kinds(self, unwritten: Iterable[int] = ()) -> bytes:
+        """For each parameter, what this rank has: ABSENT, DENSE or SPARSE. unwritten: those that `write` is not asked
+        for, or was too early."""
+        for position in unwritten:
+            self._kinds[position] = _kind(self.own(position))
         if not self._mean:
-            return own
-        means = bytes(ABSENT if mean is None else DENSE if _is_dense(mean) else SPARSE for mean in self._mean)
-        return bytes(map(max, own, means))
+            return bytes(self._kinds)
+        return bytes(map(max, self._kinds, map(_kind, self._mean)))
 
     def is_finite(self, position: int) -> bool:
         """Whether this rank's gradient of the parameter at `position` is finite."""
@@ -97,16 +94,17 @@ class Accumulation:
 
     def write(self, positions: Sequence[int], slots: Sequence[Tensor]) -> None:
         """Overwrites `slots` with weight * gradient of the parameters at `positions`; -0.0 where there is none."""
-        found = [self.own(position) for position in positions]
-        pairs = [(slot, own) for slot, own in zip(slots, found, strict=True) if own is not None and _is_dense(own)]
-        if len(pairs) < len(slots):
-            given = {id(slot) for slot, _ in pairs}
-            for slot in slots:
-                if id(slot) not in given:
-                    as_real(slot).fill_(-0.0)
-        if pairs:
-            targets = [slot for slot, _ in pairs]
-            torch._foreach_copy_(targets, [own for _, own in pairs])
+        targets, sources = [], []
+        for position, slot in zip(positions, slots, strict=True):
+            own = self._parameters[position].grad if self._weight != 0 else None
+            kind = self._kinds[position] = _kind(own)
+            if own is not None and kind == DENSE:
+                targets.append(slot)
+                sources.append(own)
+            else:
+                as_real(slot).fill_(-0.0)
+        if targets:
+            torch._foreach_copy_(targets, sources)
             if self._weight is not None and self._weight != 1.0:
                 torch._foreach_mul_([as_real(target) for target in targets], self._weight)
         if self._mean:
@@ -143,24 +141,30 @@ class Accumulation:
             self._put(means)
         else:
             self._put([_sum(earlier, mean) for earlier, mean in zip(self._earlier, means, strict=True)])
+        self._forget()
+
+    def _was_zeroed(self, found: Sequence[Tensor | None]) -> bool:
+        """Whether the user has thrown away what was accumulated."""
+        given = [gradient for gradient in found if gradient is not None]
+        return not given or (bool(self._mean) and not any(bool(each.any()) for each in given if _is_dense(each)))
+
+    def _forget(self) -> None:
         self._earlier, self._mean, self._mean_weight, self._has_own = [], [], 0.0, False
 
-    def _forget_what_was_zeroed(self) -> None:
-        found = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        if not found or (self._mean and not any(bool(gradient.any()) for gradient in found if _is_dense(gradient))):
-            self._earlier, self._mean, self._mean_weight, self._has_own = [], [], 0.0, False
-
-    def _taken(self) -> list[Tensor | None]:
-        """What is in `.grad`, which is None from then on."""
-        taken = [parameter.grad for parameter in self._parameters]
-        if all(gradient is None for gradient in taken):
+    def _taken(self, found: list[Tensor | None]) -> list[Tensor | None]:
+        """What is `found` in `.grad`, which is None from then on."""
+        if all(gradient is None for gradient in found):
             return []
-        self._put([None] * len(taken))
-        return taken
+        self._put([None] * len(found))
+        return found
 
     def _put(self, gradients: Sequence[Tensor | None]) -> None:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
+
+
+def _kind(gradient: Tensor | None) -> int:
+    return ABSENT if gradient is None else DENSE if gradient.layout is torch.strided else SPARSE
 
 
 def _is_dense(gradient: Tensor) -> bool:

@@ -63,6 +63,8 @@ class BackwardWatch:
 
     def hook_parameters(self) -> None:
         """Has autograd tell of the gradients of all parameters that are trained now."""
+        if len(self._hooked) == len(self._parameters):
+            return
         for position, parameter in enumerate(self._parameters):
             if parameter.requires_grad and position not in self._hooked:
                 self._hooked.add(position)

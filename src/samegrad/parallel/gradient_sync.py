@@ -159,8 +159,9 @@ class GradientSync:
 
     def _gather(self, is_broken: bool) -> list[BackwardRecord]:
         assert self._reducer is not None
+        late = [self._trained[at] for number in self._reducer.late for at in self._reducer.buckets[number].positions]
         weight = 0.0 if self._is_joined else self._accumulation.weight
-        kinds = bytes(len(self._parameters)) if self._is_joined else self._accumulation.kinds()
+        kinds = bytes(len(self._parameters)) if self._is_joined else self._accumulation.kinds([*self._loose, *late])
         buffers = b""
         if self._buffers is not None:
             self.begin_buffers()

@@ -184,7 +184,8 @@ class GradientSum:
                         f"parameter {self._names[position]} has a sparse gradient, which has no fixed order of "
                         f"additions; make it dense (Embedding(..., sparse=False))"
                     )
-            value = [None if gradient is None else _alone(gradient) for gradient in value]
+            if self._reducer is None or shard != self._held[-1]:  # the last one is only read, see `RunningSum`
+                value = [None if gradient is None else _alone(gradient) for gradient in value]
         for position in positions:
             self._parameters[position].grad = None
         self._running[part].add(shard, value, with_sibling=self._with_sibling)
