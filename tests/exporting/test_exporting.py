@@ -105,6 +105,49 @@ def test_our_models_can_be_exported(tmp_path: Path) -> None:
         assert torch.equal(run(X), model.eval()(X))
 
 
+class Looking(nn.Module):
+    """Has inputs of two kinds, an output with names, and an operator with a text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 3)
+        self.attention = nn.MultiheadAttention(3, 1, batch_first=True)
+
+    def forward(self, x: Tensor, places: Tensor) -> dict[str, Tensor]:
+        both = x + self.table(places)
+        joined = torch.einsum("bij,bkj->bik", both, both)
+        return {"seen": self.attention(both, both, both)[0], "joined": joined.reshape(both.shape[0] * 2, -1)}
+
+
+def test_several_inputs_and_outputs_with_names(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Looking()
+    example = (torch.randn(2, 4, 3), torch.tensor([[0, 1, 2, 3], [4, 3, 2, 1]]))
+    run = load_exported(export(model, example, tmp_path / "looking.pt2", any_batch=True))
+    X, places = torch.randn(3, 4, 3), torch.zeros(3, 4, dtype=torch.int64)
+    with torch.no_grad():
+        expected = model.eval()(X, places)
+    found = run(X, places)
+    assert list(found) == list(expected)
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+    assert str(tmp_path.parent).encode() not in (tmp_path / "looking.pt2").read_bytes()
+    assert __file__.encode() not in (tmp_path / "looking.pt2").read_bytes()
+
+
+class Choosing(nn.Module):
+    """Chooses on the device, by an operator that takes other programs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen: Tensor = torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+        return chosen
+
+
+def test_what_would_not_be_read_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"Choosing has something in it .* operators of torch\.ops"):
+        export(Choosing(), torch.zeros(2), tmp_path / "a.pt2")
+    assert not list(tmp_path.iterdir())
+
+
 class Branching(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x + 1 if x.sum() > 0 else x - 1
@@ -177,6 +220,13 @@ def changed(content: bytes, name: str, change: Callable[[bytes], bytes]) -> byte
         ("model.json", b"torch.ops.aten.mul.Tensor", b"#higher:order", "operators of torch.ops"),
         ("model.json", b"Symbol(", b"exec(", "arithmetic on symbols"),
         ("model.json", b"Symbol(", b"().__class__(", "arithmetic on symbols"),
+        ("model.json", b"Symbol(", b"Symbol.mro(", "arithmetic on symbols"),
+        ("model.json", b'"guards_code": []', b'"guards_code": ["exit()"]', "conditions that compare sizes"),
+        ("model.json", b'"name": "x"', b'"name": "x=exit()"', "names"),
+        ("model.json", b'"torch_fn": "', b'"torch_fn": "exit(),', "names of functions"),
+        ("model.json", b"builtins.tuple", b"builtins tuple", "structure of inputs"),
+        ("model.json", b'"nn_module_stack": "', b'"stack_trace": "\\nexit()', "names"),
+        ("model.json", b'"tensor_values": {', b'"tensor_values": {"a b": 1, ', "names"),
         ("model.json", b"{", b"[", "JSON within it"),
         ("sample_inputs/model.pt", b"", b"cos\nsystem\n", "no example inputs"),
         (MANIFEST, b'"version": 1', b'"version": 2', "version 1 of the format"),

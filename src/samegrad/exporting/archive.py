@@ -7,9 +7,10 @@ It is what torch.export.save or AOTInductor writes (a zip archive, its members s
                              "inputs": [{"shape": [null, 1, 28, 28], "dtype": "float32"}]}
 
 where null stands for any size. torch's reader of programs would unpickle parts of a file, take any function of torch's
-modules for an operator, and evaluate text as Python. So a program is refused unless it has nothing to unpickle, its
-operators are torch.ops or plain arithmetic, and its sizes are arithmetic on symbols. A package is machine code: no look
-at it makes that safe.
+modules for an operator, evaluate sizes and conditions as Python, and put names into Python code that it makes. So a
+program is refused unless it has nothing to unpickle, its operators are torch.ops or plain arithmetic, its sizes are
+arithmetic on symbols, its conditions compare sizes, and all other text is names. A package is machine code: no look at
+it makes that safe.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NoReturn, get_args
 
@@ -35,6 +36,9 @@ _OPERATOR = re.compile(
     r"torch\.ops\.\w+\.\w+\.\w+|_operator\.(add|sub|mul|floordiv|mod|pow|neg|getitem|eq|ne|l[te]|g[te])"
 )
 _EXPRESSION = re.compile(r"[\w\s()',=+*/%<>!&|~-]*")  # no point, and no bracket: no attribute, nothing is taken out
+_CONDITION = re.compile(r"L\['\w+'\]\.size\(\)\[\d+\] ([<>=!]=|[<>]) (\d+|L\['\w+'\]\.size\(\)\[\d+\])")
+_NAME = re.compile(r"[\w.]*")
+_FUNCTIONS = re.compile(r"[\w.;,<>-]*")
 _WORDS = {
     *("Symbol", "Integer", "Add", "Mul", "Pow", "Mod", "FloorDiv", "CeilDiv", "Max", "Min", "Eq", "Ne", "Lt", "Le"),
     *("Gt", "Ge", "And", "Or", "Not", "positive", "nonnegative", "integer", "True", "False"),
@@ -124,36 +128,65 @@ def _check_program(members: Mapping[str, Any], parts: Mapping[str, bytes], sourc
         if name.startswith("data/sample_inputs/") and parts.get(name):
             _refuse(source, "no example inputs, which would have to be unpickled", name)
     for name, content in parts.items():
-        if not name.endswith(".json") or name == f"extra/{MANIFEST}":
-            continue
-        for key, value in _fields(_json(content, source)):
-            if key == "use_pickle" and value is not False:
-                _refuse(source, "tensors as plain bytes", f"one that would have to be unpickled, in {name}")
-            if key == "target" and isinstance(value, str) and not _OPERATOR.fullmatch(value):
-                _refuse(source, "operators of torch.ops, and arithmetic", value)
-            if key == "expr_str" and not _is_arithmetic(value):
-                _refuse(source, "sizes that are arithmetic on symbols", value)
-            if key == "path_name" and not (isinstance(value, str) and re.fullmatch(r"(weight|tensor)_\d+", value)):
-                _refuse(source, "tensors as plain bytes", f"{value!r} in {name}")
+        if name.endswith(".json") and name != f"extra/{MANIFEST}":
+            record = _json(content, source)
+            for key, value in _leaves(record):
+                if key == "use_pickle" and value is not False:
+                    _refuse(source, "tensors as plain bytes", f"one that would have to be unpickled, in {name}")
+                if isinstance(value, str):
+                    _check_text(key, value, source)
 
 
-def _is_arithmetic(text: Any) -> bool:
-    if not isinstance(text, str) or not _EXPRESSION.fullmatch(text):
+def _check_text(key: str, text: str, source: str) -> None:
+    """Raises unless `text`, which stands under `key`, is what belongs there."""
+    expected, is_so = _TEXTS.get(key, ("names", _NAME.fullmatch))
+    if not is_so(text):
+        _refuse(source, expected, f"{text!r} under {key!r}")
+
+
+def _is_spec(text: str) -> bool:
+    """Whether `text` is JSON with nothing but names in it, and such JSON again."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
         return False
+    return all(not isinstance(value, str) or _NAME.fullmatch(value) or _is_spec(value) for _, value in _leaves(record))
+
+
+def _is_arithmetic(text: str) -> bool:
     words = re.findall(r"[A-Za-z_]\w*", text)
-    return all(word in _WORDS or re.fullmatch(r"[suz]\d+", word) for word in words)
+    known = all(word in _WORDS or re.fullmatch(r"[suz]\d+", word) for word in words)
+    return known and _EXPRESSION.fullmatch(text) is not None
 
 
-def _fields(value: Any) -> Iterator[tuple[str, Any]]:
-    """All keys with their values, at any depth."""
-    waiting = [value]
+def _leaves(value: Any) -> Iterator[tuple[str, Any]]:
+    """All that is neither object nor list, at any depth, with the key that it stands under; keys stand under ""."""
+    waiting: list[tuple[str, Any]] = [("", value)]
     while waiting:
-        value = waiting.pop()
+        key, value = waiting.pop()
         if isinstance(value, dict):
-            yield from value.items()
-            waiting.extend(value.values())
+            waiting.extend(("", name) for name in value)
+            waiting.extend(value.items())
         elif isinstance(value, list):
-            waiting.extend(value)
+            waiting.extend((key, each) for each in value)
+        else:
+            yield key, value
+
+
+_TEXTS: Mapping[str, tuple[str, Callable[[str], object]]] = {
+    "target": ("operators of torch.ops, and arithmetic", _OPERATOR.fullmatch),
+    "expr_str": ("sizes that are arithmetic on symbols", _is_arithmetic),
+    "guards_code": ("conditions that compare sizes", _CONDITION.fullmatch),
+    "path_name": ("tensors as plain bytes", re.compile(r"(weight|tensor)_\d+").fullmatch),
+    "as_string": ("text in one line", str.isprintable),  # torch quotes it
+    "in_spec": ("a structure of inputs", _is_spec),
+    "out_spec": ("a structure of outputs", _is_spec),
+    "nn_module_stack": ("names of modules", re.compile(r"[\w.,;@]*").fullmatch),
+    "torch_fn": ("names of functions", _FUNCTIONS.fullmatch),
+    "source_fn_stack": ("names of functions", _FUNCTIONS.fullmatch),
+    "torch_version": ("a version", re.compile(r"[\w.+]*").fullmatch),
+}
+"""Key -> what belongs there, and whether a text is that. Under every other key there are names."""
 
 
 def _json(content: bytes, source: str) -> Any:

@@ -14,8 +14,8 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from samegrad.errors import ConfigurationError
-from samegrad.exporting.archive import MANIFEST, Input, Kind, Manifest
+from samegrad.errors import ConfigurationError, DataCorrupt
+from samegrad.exporting.archive import MANIFEST, Input, Kind, Manifest, read_archive
 from samegrad.output import write_output
 from samegrad.parallel.compilation import check_compiler, check_not_compiled
 
@@ -72,6 +72,12 @@ def export(
             ),
         )
         content = _program(program, manifest) if kind == "program" else _package(program, manifest)
+    try:
+        read_archive(content, str(path))
+    except DataCorrupt as error:
+        raise ConfigurationError(
+            f"export: {type(model).__name__} has something in it that load_exported would not read: {error}"
+        ) from error
     write_output(path, content)
     return path
 
@@ -125,6 +131,9 @@ def _traced(model: nn.Module, examples: tuple[Tensor, ...], any_batch: bool) -> 
 
 def _program(program: torch.export.ExportedProgram, manifest: Manifest) -> bytes:
     program._example_inputs = None  # they would be pickled into the file
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            node.meta.pop("stack_trace", None)  # names of files of this machine
     buffer = io.BytesIO()
     torch.export.save(program, buffer, extra_files={MANIFEST: manifest.to_json()})
     return buffer.getvalue()
