@@ -23,7 +23,7 @@ from samegrad.parallel.nested import map_tensors
 from samegrad.parallel.parameters import compare_models, replicate
 from samegrad.parallel.registry import Registry
 from samegrad.parallel.sync_batch_norm import SyncBatchNorm
-from samegrad.parallel.uncompiled import uncompiled
+from samegrad.parallel.uncompiled import uncompiled, uncompiled_itself
 from samegrad.parallel.world import current_world
 from samegrad.parallel.wrapping import check_arguments, plain_names, sparse_parameters, with_buckets
 from samegrad.strategy import Strategy
@@ -131,6 +131,7 @@ class DistributedDataParallel(nn.Module):
         """The ranks on which the last backward made a gradient that is not finite, each with the first parameter."""
         return dict(self._sync.non_finite)
 
+    @uncompiled_itself
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """What `module` returns, unchanged. Raises TrainingError if parameters of the module were replaced."""
         inputs, kwargs = self._before(inputs, kwargs)

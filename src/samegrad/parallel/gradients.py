@@ -40,7 +40,8 @@ class GradientSum:
 
     A step is: `begin`, then for each shard of this rank `enter`, backward, `leave`, then `record`, and `finish` with
     the records of all ranks. own: the positions of the parameters whose sum this rank needs; None for all of them.
-    strategy: how the sums of the ranks are added; None to leave that to samegrad.
+    strategy: how the sums of the ranks are added; None to leave that to samegrad. Where that is at work on a thread,
+    records must be gathered in another group.
     """
 
     def __init__(
@@ -65,8 +66,7 @@ class GradientSum:
             if own is not None and strategy is None and isinstance(group, SharedMemoryGroup):
                 self._owned = OwnedGradients(self._parameters, group, cut, leaves, own)
             else:
-                twin = group.twin("making the sum of gradients")  # `records` are gathered while it is at work
-                shares = Shares(twin, cut, leaves, strategy)
+                shares = Shares(group, cut, leaves, strategy)
                 self._reducer = Reducer(parameters, shares, "sum of gradients", self._fill, self._private)
                 self._parts = [bucket.positions for bucket in self._reducer.buckets]
         self._running: list[RunningSum] = []

@@ -29,7 +29,7 @@ from samegrad.strategy import Strategy
 __all__ = ["BUCKET_BYTES", "Bucket", "Reducer", "Shares"]
 
 BUCKET_BYTES = 4 << 20
-"""Least size of a bucket where the strategy does not say it; see docs/design.md for the measurement."""
+"""Least size of a bucket where the strategy does not say it: what was just filled is in a cache still."""
 
 _LONGEST_NAME = 40  # of a parameter, in the name of an operation
 

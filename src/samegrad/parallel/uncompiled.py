@@ -1,30 +1,33 @@
-"""Functions that torch.compile is to leave alone, also what they call, without importing the compiler to say so."""
+"""Functions that torch.compile is to leave alone, without importing the compiler to say so.
+
+(torch.compiler.disable imports torch's compiler, which takes longer than starting to train.)
+"""
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar
 
-__all__ = ["uncompiled"]
+from torch._C._dynamo import eval_frame
 
-P = ParamSpec("P")
-R = TypeVar("R")
+__all__ = ["uncompiled", "uncompiled_itself"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+_Action = eval_frame._FrameAction
 
 
-def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
-    """`function`, which runs as it stands also where a compiled model calls it. (torch.compiler.disable would import
-    torch's compiler, which takes longer than starting to train.)"""
-    disabled: list[Callable[P, R]] = []
+def uncompiled(function: F) -> F:
+    """`function`, which runs as it stands where a compiled model calls it, and so does all that it calls."""
+    return _marked(function, _Action.SKIP)
 
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if "torch._dynamo" not in sys.modules:
-            return function(*args, **kwargs)
-        if not disabled:
-            disabled.append(sys.modules["torch._dynamo"].disable(function))
-        return disabled[0](*args, **kwargs)
 
-    call._torchdynamo_disable = True  # type: ignore[attr-defined]
-    return call
+def uncompiled_itself(function: F) -> F:
+    """`function`, which runs as it stands; what it calls may be compiled."""
+    return _marked(function, _Action.DEFAULT)
+
+
+def _marked(function: F, of_what_it_calls: Any) -> F:
+    strategy = eval_frame._FrameExecStrategy(_Action.SKIP, of_what_it_calls)
+    eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return function

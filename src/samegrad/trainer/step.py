@@ -115,6 +115,9 @@ class ShardedStep:
         self.times = StepTimes((0.0,) * world.size, 0.0)
         self._computing_s, self._whole_s, self._met_at = 0.0, 0.0, time.perf_counter()
         self._cut: Sequence[range] = ()
+        # Gradients are on their way, on a thread perhaps, while records are gathered: hence a group of their own.
+        is_busy = world.size > 1 and owned_by is None
+        self._adding = world.group.twin("making a Trainer: a group for gradients") if is_busy else world.group
         self.hold(place.cut)
 
     def hold(self, cut: Sequence[range]) -> None:
@@ -126,7 +129,7 @@ class ShardedStep:
             gc.collect()
         self._cut = cut
         parameters = list(self._model.named_parameters())
-        self._gradients = GradientSum(parameters, group, cut, leaves, own, self._strategy)
+        self._gradients = GradientSum(parameters, self._adding, cut, leaves, own, self._strategy)
         self._buffers = ShardBuffers(self._model, group, cut, leaves, self._device)
         self._nodes = [node for part in cut for node in subtrees(part, leaves)]
 
