@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import functools
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from samegrad.bench.conditions import conditions
 from samegrad.bench.result import Column, Progress, Result
+from samegrad.bench.telling import teller
 from samegrad.errors import NonFiniteLoss
 from samegrad.parallel.world import current_world
 from samegrad.trainer.job import PRELOAD, TrainJob
 from samegrad.trainer.learning_rate import RATE_RULES
 from samegrad.trainer.run import load_split, make_trainer
 from samegrad.units import format_count
-from samegrad.workers import launch, report
+from samegrad.workers import launch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +32,6 @@ BATCH_SIZES = (256, 512, 1024, 2048, 4096)
 """What 1, 2, 4, 8 and 16 devices would use that hold 256 examples each; the first one is the base."""
 
 _CLOSE = 0.02  # of accuracy below that of the base
-_REPORT_EVERY_S = 0.1
 _PATIENCE_S = 3600.0  # one rank may have to download the data while the others wait
 
 Row = tuple[int, int, dict[str, "float | None"]]
@@ -115,27 +114,13 @@ def _train_all(jobs: Sequence[TrainJob]) -> dict[str, Any]:
     accuracies: list[tuple[TrainJob, float | None]] = []
     for place, job in enumerate(jobs):
         trainer = make_trainer(job, world, split)
-        tell = _teller(f"batch {format_count(job.batch_size)}, {job.lr_rule}", place, job.epochs, len(jobs))
+        tell = teller(f"batch {format_count(job.batch_size)}, {job.lr_rule}", place, job.epochs, len(jobs))
         try:
             trainer.fit(split.train, job.epochs, on_step=tell if world.rank == 0 else None)
             accuracies.append((job, trainer.evaluate(split.test)["accuracy"]))
         except NonFiniteLoss:
             accuracies.append((job, None))
     return {"accuracies": accuracies, "examples": len(split.train), "devices": list(world.devices)}
-
-
-def _teller(what: str, place: int, epochs: int, jobs: int) -> Callable[[Any], None]:
-    """Tells the launching process how far it is, not too often."""
-    told_at = -math.inf
-
-    def tell(step: Any) -> None:
-        nonlocal told_at
-        if time.monotonic() - told_at >= _REPORT_EVERY_S:
-            told_at = time.monotonic()
-            done = (step.epoch + (step.step + 1) / step.steps) / epochs
-            report({"what": what, "done": (place + done) / jobs})
-
-    return tell
 
 
 def _percent(accuracy: float) -> str:

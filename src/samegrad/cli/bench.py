@@ -40,6 +40,7 @@ Two = Annotated[
 ]
 Repetitions = Annotated[int, typer.Option(help="Measurements of each figure.", metavar="N", min=1)]
 
+_DEVICES = TrainJob(model="lenet", optimizer="momentum", epochs=8, batch_size=64)
 _BATCH_SIZE = TrainJob(model="mlp", optimizer="momentum", epochs=30, batch_size=256)
 
 
@@ -138,6 +139,46 @@ def _compile(
 ) -> None:
     models = [name.strip() for name in model.split(",")]
     _run(context, plot, as_json, models=models, batch=batch, calls=calls, device=device)
+
+
+@bench.command(
+    "devices",
+    help=f"{EXPERIMENTS['devices'].summary}\n\n"
+    "Trains a model on 1, 2, 4, ... devices, each time with the same batch, and with a batch that is as many times "
+    "larger as there are devices, once for each rule of samegrad train --lr-rule.\n\n"
+    "Example: samegrad bench devices --model resnet18 --epochs 2 --plot devices.png",
+)
+def _devices(
+    context: typer.Context,
+    model: Annotated[
+        str, typer.Option(help=f"The network: {', '.join(MODEL_NAMES)}.", metavar="NAME")
+    ] = _DEVICES.model,
+    data: Annotated[
+        str, typer.Option(help=f"Images to train and test on: {', '.join(DATA)}.", metavar="NAME")
+    ] = _DEVICES.data,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder with the files of the data set, for fashion-mnist.", metavar="DIR")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Examples per step on one device.", metavar="N", min=1)] = 64,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate of SGD with momentum 0.9 for that batch.", metavar="RATE")
+    ] = None,
+    epochs: Annotated[
+        int, typer.Option(help="Passes over the training images, of each run.", metavar="N", min=1)
+    ] = _DEVICES.epochs,
+    warmup_epochs: Annotated[
+        float,
+        typer.Option(help="Over how many of them a rate that is raised grows to its full size.", metavar="N", min=0),
+    ] = 1.0,
+    kind: Annotated[str, typer.Option(help="The kind of the devices: cpu or cuda.", metavar="KIND")] = "cpu",
+    plot: Plot = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    if kind not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"{kind!r} is neither cpu nor cuda", param_hint="'--kind'")
+    job = replace(_DEVICES, model=model, data=data, data_dir=data_dir, batch_size=batch_size, lr=lr, epochs=epochs)
+    _run(context, plot, as_json, job=job, warmup_epochs=warmup_epochs, kind=kind)
 
 
 @bench.command(
