@@ -23,7 +23,7 @@ def some_servers(count: int, **options: Any) -> Iterator[list[Server]]:
 
 @contextlib.contextmanager
 def some_stores(kind: str, workers: int, servers: int = 1, **options: Any) -> Iterator[list[KVStore]]:
-    """The store of each worker. kind: "local" or "servers"."""
+    """The store of each worker. kind: "local", "shared_memory" (with servers of this host) or "servers"."""
     options = {"timeout_s": 20.0, **options}
     with contextlib.ExitStack() as stack:
         if kind == "local":
@@ -31,6 +31,7 @@ def some_stores(kind: str, workers: int, servers: int = 1, **options: Any) -> It
         else:
             running = stack.enter_context(some_servers(servers))
             addresses = [server.address for server in running]
+            options["shared_memory"] = kind == "shared_memory"
             stores = [KVStore.connect(addresses, worker=(number, workers), **options) for number in range(workers)]
         for store in stores:
             stack.callback(store.close)

@@ -13,7 +13,7 @@ from samegrad.kvstore import KVStore, Updater
 from samegrad.kvstore.placement import Key
 from samegrad.shards import shares, subtrees
 
-KINDS = ["local", "servers"]
+KINDS = ["local", "shared_memory", "servers"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

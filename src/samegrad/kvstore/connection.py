@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import heapq
 import itertools
+import os
 import socket
 import threading
 import time
@@ -23,17 +24,23 @@ from samegrad.errors import (
     StoreError,
 )
 from samegrad.kvstore.handles import Question, last_message
-from samegrad.kvstore.handshake import answer, check_reach, new_nonce, parse_address
+from samegrad.kvstore.handshake import answer, check_reach, is_loopback, new_nonce, parse_address
 from samegrad.kvstore.link import Link
 from samegrad.kvstore.messages import Challenge, Failed, Hello, Message, Ping, Refused, Values, Welcome
+from samegrad.kvstore.ring import can_share, new_rings
+from samegrad.workers.neighbours import host_identity, offered_memory
 
 __all__ = ["Connection", "connect", "error_of"]
 
 _RETRY_S = 0.05
 
 
-def connect(address: str, secret: str | None, worker: int, job: dict[str, Any], timeout_s: float) -> tuple[Link, float]:
+def connect(
+    address: str, secret: str | None, worker: int, job: dict[str, Any], timeout_s: float, shares: bool = False
+) -> tuple[Link, float]:
     """A link to the server at `address`, which has welcomed `worker`; and how long it waits for a sign of the worker.
+
+    shares: whether payloads may go through memory that both share, if the server is on this host.
 
     Waits up to `timeout_s` for the server to be there. Raises ServerLost if it is not, AccessRefused,
     ConfigurationError for what the server does not agree to.
@@ -43,10 +50,19 @@ def connect(address: str, secret: str | None, worker: int, job: dict[str, Any], 
     deadline = time.monotonic() + timeout_s
     end = _reach(host, port, timeout_s)
     link = Link(end, max(deadline - time.monotonic(), 0.1))
+    hello = Hello(worker, new_nonce(), job)
     try:
-        welcome = _shake_hands(link, secret, Hello(worker, new_nonce(), job), address)
-        link.set_timeout(welcome.timeout_s)  # the server answers pings, which come four times as often
-        return link, welcome.timeout_s
+        if not (shares and is_loopback(host) and can_share()):
+            sign_s = _shake_hands(link, secret, hello, address).timeout_s
+        else:
+            with new_rings() as (fd, out, into):
+                hello = dataclasses.replace(hello, host=host_identity(), memory=[os.getpid(), *offered_memory(fd)])
+                welcome = _shake_hands(link, secret, hello, address)
+                sign_s = welcome.timeout_s
+                if welcome.shares:
+                    link.share(out, into)
+        link.set_timeout(sign_s)  # the server answers pings, which come four times as often
+        return link, sign_s
     except OSError as error:
         link.close()
         if isinstance(error, SamegradError):

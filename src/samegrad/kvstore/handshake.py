@@ -53,7 +53,7 @@ def check_answer(secret: str | None, hello: Hello, asked: Challenge, given: Proo
 
 
 def _proof(secret: str | None, label: str, hello: Hello, nonce: str) -> str:
-    said = json.dumps([label, hello.worker, hello.nonce, hello.job, nonce], sort_keys=True).encode()
+    said = json.dumps([label, hello.header(), nonce], sort_keys=True).encode()
     return hmac.new((secret or "").encode(), said, hashlib.sha256).hexdigest()
 
 

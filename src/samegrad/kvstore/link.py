@@ -1,4 +1,5 @@
-"""One end of a connection: whole messages over a socket, their payload straight from and into memory.
+"""One end of a connection: whole messages over a socket, their payload straight from and into memory; or through memory
+that both sides share, where they are on one host.
 
 Sending gathers header and tensors in one system call, without joining them; receiving writes into the tensors that the
 caller names once it knows the header. Two threads may use a link at the same time, one that sends and one that
@@ -12,12 +13,14 @@ import socket
 import struct
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from samegrad.errors import FrameRefused
 from samegrad.kvstore.framing import LIMITS, PREFIX_BYTES, Limits, Prefix, encode, parse_header, parse_prefix, word_sum
 from samegrad.kvstore.messages import Message, parse
+from samegrad.kvstore.ring import Ring
 from samegrad.kvstore.values import padded
 
 __all__ = ["Link", "bytes_of"]
@@ -44,10 +47,28 @@ class Link:
         end.setblocking(True)
         if end.family != socket.AF_UNIX:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._ring_out: Ring | None = None
+        self._ring_in: Ring | None = None
         self.set_timeout(timeout_s)
+
+    def share(self, out: np.ndarray, into: np.ndarray) -> None:
+        """From now on payloads go through these memories of rings: `out` to the other side, `into` from there."""
+        self._ring_out = Ring(out, self._check_there, self._timeout_s)
+        self._ring_in = Ring(into, self._check_there, self._timeout_s)
+
+    def _check_there(self) -> None:
+        try:
+            if self._end.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b"":
+                raise ConnectionResetError("the other side has closed the connection")
+        except BlockingIOError:
+            return
 
     def set_timeout(self, timeout_s: float) -> None:
         """From now on a call may stand still for so long."""
+        self._timeout_s = timeout_s
+        for ring in (self._ring_out, self._ring_in):
+            if ring is not None:
+                ring.timeout_s = timeout_s
         whole = int(timeout_s)
         value = struct.pack("@ll", whole, max(int((timeout_s - whole) * 1e6), 0 if whole else 1))
         self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
@@ -58,7 +79,8 @@ class Link:
         pieces = _pieces(values)
         length = sum(map(len, pieces))
         header = encode(message.kind, message.header(), length, word_sum(*pieces))
-        left = [memoryview(header), *pieces]
+        ring = self._ring_out
+        left = [memoryview(header), *([] if ring is not None else pieces)]
         while left:
             try:
                 sent = self._end.sendmsg(left[:_MOST_PIECES])
@@ -68,6 +90,9 @@ class Link:
                 sent -= len(left.pop(0))
             if sent:
                 left[0] = left[0][sent:]
+        if ring is not None:
+            for piece in pieces:
+                ring.write(piece)
 
     def receive(self, limits: Limits = LIMITS) -> tuple[Message, Prefix]:
         """Waits for the next message; its payload is to be received next, if there is any."""
@@ -89,16 +114,20 @@ class Link:
         nbytes = [target.numel() * target.element_size() for target in targets]
         if sum(map(padded, nbytes)) != prefix.payload_bytes:
             raise FrameRefused(f"expected a payload of {sum(nbytes)} bytes; got {prefix.payload_bytes}")
+        if _are_small(targets):
+            together = self.receive_payload(prefix).view(targets[0].dtype)
+            torch._foreach_copy_(list(targets), list(together.split([target.numel() for target in targets])))
+            return
         total = 0
         for target, size in zip(targets, nbytes, strict=True):
             piece = bytes_of(target)
             for start in range(0, size, _CHUNK):
                 chunk = piece[start : start + _CHUNK]
-                self._read_into(chunk)
+                self._read_payload_into(chunk)
                 total += word_sum(chunk)
             if padded(size) != size:
                 filling = bytearray(padded(size) - size)
-                self._read_into(memoryview(filling))
+                self._read_payload_into(memoryview(filling))
                 if any(filling):
                     raise FrameRefused("expected zeros between the values of a message")
         if total & 0xFFFF_FFFF_FFFF_FFFF != prefix.payload_sum:
@@ -109,6 +138,14 @@ class Link:
         with contextlib.suppress(OSError):
             self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
+        self._ring_out = self._ring_in = None  # they refer to this link: so their memory goes now
+
+    def _read_payload_into(self, target: memoryview) -> None:
+        ring = self._ring_in
+        if ring is None:
+            self._read_into(target)
+        else:
+            ring.read_into(target)
 
     def _read_into(self, target: memoryview) -> None:
         while target:
@@ -123,13 +160,8 @@ class Link:
 
 def _pieces(values: Sequence[Tensor]) -> list[memoryview]:
     """The bytes of `values`, each filled up to whole 8 bytes, in as few pieces as is quick."""
-    if len(values) > 1:
-        first = values[0]
-        is_small = all(
-            value.dtype is first.dtype and value.nbytes < _JOIN_BELOW and value.nbytes % 8 == 0 for value in values
-        )
-        if is_small:
-            return [bytes_of(torch.cat(list(values)))]
+    if _are_small(values):
+        return [bytes_of(torch.cat(list(values)))]
     pieces = []
     for value in values:
         if value.numel():
@@ -137,3 +169,11 @@ def _pieces(values: Sequence[Tensor]) -> list[memoryview]:
             if value.nbytes % 8:
                 pieces.append(memoryview(bytes(8 - value.nbytes % 8)))
     return pieces
+
+
+def _are_small(flats: Sequence[Tensor]) -> bool:
+    """Whether it is quicker to send and receive them as one."""
+    if len(flats) < 2:
+        return False
+    dtype = flats[0].dtype
+    return all(flat.dtype is dtype and flat.nbytes < _JOIN_BELOW and flat.nbytes % 8 == 0 for flat in flats)

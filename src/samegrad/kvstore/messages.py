@@ -79,12 +79,17 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Hello(Message):
-    """The first message of a connection. worker: its number; -1 for who only looks. job: see `Job`."""
+    """The first message of a connection. worker: its number; -1 for who only looks. job: see `Job`.
+
+    host, memory: which host it is on, and the process and memory file with rings that it offers; empty without.
+    """
 
     kind = Kind.HELLO
     worker: int
     nonce: str
     job: dict[str, Any]
+    host: str = ""
+    memory: list[int] = dataclasses.field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +111,14 @@ class Proof(Message):
 
 @dataclass(frozen=True, slots=True)
 class Welcome(Message):
-    """The worker may begin. timeout_s: after how long without a message the server takes it for dead."""
+    """The worker may begin. timeout_s: after how long without a message the server takes it for dead.
+
+    shares: whether payloads go through the memory that was offered.
+    """
 
     kind = Kind.WELCOME
     timeout_s: float
+    shares: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from samegrad.kvstore.handles import Handle
 from samegrad.kvstore.placement import SLICE_BYTES, Key
 
-__all__ = ["Entry", "Piece", "flat", "frames_of", "is_plain", "target_of"]
+__all__ = ["Entry", "Piece", "flat", "frames_of", "is_plain", "parts_of", "target_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,24 @@ def is_plain(tensor: Tensor) -> bool:
 
 def flat(value: Tensor) -> Tensor:
     """The elements of `value`, one after the other, in memory of the host; its own memory if it is so already."""
-    return value.detach().cpu().contiguous().view(-1)
+    value = value.detach() if value.requires_grad else value
+    return (value if is_plain(value) else value.cpu().contiguous()).view(-1)
 
 
 def target_of(out: Tensor) -> Tensor:
     """Flat memory of the host to receive `out` into; its own if that can be."""
-    out = out.detach()
+    out = out.detach() if out.requires_grad else out
     return out.view(-1) if is_plain(out) else torch.empty(out.numel(), dtype=out.dtype)
+
+
+def parts_of(flats: Sequence[Tensor], group: Sequence[tuple[int, Piece]]) -> list[Tensor]:
+    """What the slices in `group` are of the flat values at their positions."""
+    parts = []
+    for at, piece in group:
+        whole = flats[at]
+        is_part = piece.start or piece.stop != len(whole)
+        parts.append(whole[piece.start : piece.stop] if is_part else whole)
+    return parts
 
 
 def frames_of(entries: Sequence[Entry]) -> list[tuple[int, list[tuple[int, Piece]]]]:

@@ -15,12 +15,14 @@ import heapq
 import itertools
 import logging
 import math
+import os
 import socket
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,8 +45,10 @@ from samegrad.kvstore.messages import (
     Status,
     Welcome,
 )
+from samegrad.kvstore.ring import rings_in
 from samegrad.kvstore.state import Reply, ServerState
 from samegrad.kvstore.values import cut_payload
+from samegrad.workers.neighbours import host_identity, open_offered
 
 __all__ = ["Server"]
 
@@ -215,8 +219,28 @@ class Server:
                     f"{wanted.to_json()[name]}. All workers of a store must connect alike; or is this another job?"
                 )
             desk = job.admit(hello.worker, link, where)
-        link.send(Welcome(self._timeout_s))
+        rings = _offered_rings(hello)
+        link.send(Welcome(self._timeout_s, rings is not None))
+        if rings is not None:
+            into, out = rings
+            link.share(out, into)
         return desk
+
+
+def _offered_rings(hello: Hello) -> tuple[np.ndarray, np.ndarray] | None:
+    """The memory of the rings that a worker of this host offers; None if there is none, or it cannot be had."""
+    if len(hello.memory) != 4 or hello.host != host_identity():
+        return None
+    try:
+        fd = open_offered(hello.memory[0], hello.memory[1:])
+    except OSError:  # another container, say: then payloads go over the connection
+        return None
+    try:
+        return rings_in(fd)
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(fd)
 
 
 class _Job:

@@ -17,7 +17,7 @@ from samegrad.kvstore.handles import Handle, Peer, Question
 from samegrad.kvstore.job import Job
 from samegrad.kvstore.local import LocalServer
 from samegrad.kvstore.messages import Barrier, Declare, Declared, Fill, Message, Pull, Push
-from samegrad.kvstore.pieces import Entry, Piece, flat, frames_of, is_plain, target_of
+from samegrad.kvstore.pieces import Entry, Piece, flat, frames_of, is_plain, parts_of, target_of
 from samegrad.kvstore.placement import Extent, Key, check_key, place
 from samegrad.kvstore.updaters import Updater
 from samegrad.shards import Node
@@ -66,6 +66,7 @@ class KVStore:
         secret: str | None = None,
         worker: tuple[int, int] | None = None,
         leaves: int | None = None,
+        shared_memory: bool = True,
         timeout_s: float = 60.0,
     ) -> KVStore:
         """A store over the servers at `addresses` ("host:port"), started by `samegrad serve`; alike on all workers.
@@ -74,6 +75,8 @@ class KVStore:
         worker: the number of this worker, and how many there are; by default those of the job it was launched in, else
             (0, 1).
         leaves: of the tree along which contributions are added up, in sync; one for each worker if None.
+        shared_memory: whether values go to and from servers of this host through memory that both map, where that can
+            be, instead of a connection.
         timeout_s: how long an answer is waited for, and at the beginning the servers, but these at most a minute.
 
         Raises ConfigurationError for what cannot work or is not alike on all workers, AccessRefused for another secret,
@@ -91,7 +94,7 @@ class KVStore:
         with contextlib.ExitStack() as made:
             links = []
             for address in listed:
-                links.append(connect(address, secret, number, job.to_json(), min(timeout_s, _CONNECT_S)))
+                links.append(connect(address, secret, number, job.to_json(), min(timeout_s, _CONNECT_S), shared_memory))
                 made.callback(links[-1][0].close)
             store = cls(job, number, [], timeout_s)
             store._peers += [
@@ -253,7 +256,7 @@ class KVStore:
     def _fill(self, entries: Sequence[Entry], values: Sequence[Tensor]) -> None:
         flats = [flat(value) for value in values]
         frames = [
-            (server, Fill(0, [piece.number for _, piece in group]), [flats[at][p.start : p.stop] for at, p in group])
+            (server, Fill(0, [piece.number for _, piece in group]), parts_of(flats, group))
             for server, group in frames_of(entries)
         ]
         handle = Handle(f"worker {self.worker}: init", self._timeout_s, len(frames), lambda: None)
@@ -299,11 +302,11 @@ class KVStore:
                 entry.last = (handle, priority)
             for server, group in frames:
                 numbers, steps = [p.number for _, p in group], [entries[at].step for at, _ in group]
-                into = [targets[at][p.start : p.stop] for at, p in group] if pulls else []
+                into = parts_of(targets, group) if pulls else []
                 for which, node in enumerate(nodes):
                     wants = pulls and which == len(nodes) - 1
                     message: Message = Push(0, numbers, steps, node.level, node.number, wants, priority)
-                    sent = [flats[which][at][p.start : p.stop] for at, p in group]
+                    sent = parts_of(flats[which], group)
                     self._peers[server].ask(Question(message, sent, into if wants else (), priority, handle.answered))
                 if not nodes:
                     pull = Pull(0, numbers, steps, priority)
