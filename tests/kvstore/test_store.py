@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 import torch
 from tests.kvstore.stores import run_workers, some_servers, some_stores
@@ -270,3 +271,18 @@ def test_what_cannot_connect_is_refused() -> None:
             KVStore.connect(server.address, worker=(3, 4))
         with pytest.raises(ConfigurationError, match=r"there is a worker 0 already, at 127\.0\.0\.1"):
             KVStore.connect(server.address, worker=(0, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(psutil.virtual_memory().available < 14e9, reason="needs 14 GB of memory")
+@pytest.mark.parametrize("kind", ["shared_memory", "servers"])
+def test_a_value_of_more_than_two_to_the_31_elements_comes_back(kind: str) -> None:
+    numel = (1 << 31) + 5_000
+    value = torch.zeros(numel, dtype=torch.int8)
+    value[[0, 1, numel // 2, (1 << 31) - 1, 1 << 31, numel - 1]] = torch.tensor([1, 2, 3, 4, 5, 6], dtype=torch.int8)
+    with some_stores(kind, 1, 2, timeout_s=200.0) as (store,):
+        store.init("huge", value)
+        out = torch.empty_like(value)
+        store.push_pull("huge", value, out).wait()
+        assert torch.equal(out, value)

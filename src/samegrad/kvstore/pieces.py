@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from samegrad.kvstore.handles import Handle
-from samegrad.kvstore.placement import SLICE_BYTES, Key
+from samegrad.kvstore.placement import Key
 
 __all__ = ["Entry", "Piece", "flat", "frames_of", "is_plain", "parts_of", "target_of"]
+
+_TOGETHER = 1 << 20
+"""Bytes of small slices that are sent in one message: one is on its way while the next one is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +71,14 @@ def parts_of(flats: Sequence[Tensor], group: Sequence[tuple[int, Piece]]) -> lis
 
 
 def frames_of(entries: Sequence[Entry]) -> list[tuple[int, list[tuple[int, Piece]]]]:
-    """The slices of all entries, with the positions of these, by server, in messages of about a slice's size."""
+    """The slices of all entries, with the positions of these, by server, in messages; small ones together."""
     frames: list[tuple[int, list[tuple[int, Piece]]]] = []
     filled: dict[int, tuple[list[tuple[int, Piece]], int]] = {}
     for at, entry in enumerate(entries):
         itemsize = entry.dtype.itemsize
         for piece in entry.pieces:
             group, nbytes = filled.get(piece.server, ([], 0))
-            if not group or nbytes + (piece.stop - piece.start) * itemsize > SLICE_BYTES:
+            if not group or nbytes + (piece.stop - piece.start) * itemsize > _TOGETHER:
                 group, nbytes = [], 0
                 frames.append((piece.server, group))
             group.append((at, piece))

@@ -29,7 +29,7 @@ Key = str | int
 
 UNIT_BYTES = 1 << 12
 WHOLE_BYTES = 1 << 16
-SLICE_BYTES = 1 << 21
+SLICE_BYTES = 1 << 22
 _LONGEST_KEY = 512  # bytes
 
 
