@@ -2,7 +2,8 @@
 
 What is decided is pure: `placement` (which server holds what), `consistency` (who may read when), `contributions` (sums
 along the tree), `updaters`, `job` (what workers must agree on), and `state`, which is a server without its sockets.
-`framing` and `messages` say how it is told. Around it: `link`, `handshake`, `server` and `connection` over TCP; `local`
+`framing` and `messages` say how it is told. Around it: `link`, `handshake`, `server`, `desks` and `connection` over TCP,
+`ring` beside it within a host; `local`
 within a process; `store`, which workers call.
 """
 
