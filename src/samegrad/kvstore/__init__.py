@@ -2,9 +2,9 @@
 
 What is decided is pure: `placement` (which server holds what), `consistency` (who may read when), `contributions` (sums
 along the tree), `updaters`, `job` (what workers must agree on), and `state`, which is a server without its sockets.
-`framing` and `messages` say how it is told. Around it: `link`, `handshake`, `server`, `desks` and `connection` over TCP,
-`ring` beside it within a host; `local`
-within a process; `store`, which workers call.
+`framing` and `messages` say how it is told. Around it: `link`, `handshake`, `server`, `desks` and `connection` over
+TCP, with a `ring` in shared memory where both are on one host; `local` within a process; `store`, which workers call;
+`exchange`, by which a Trainer uses it; `own_servers`, which end with who has started them.
 """
 
 from samegrad.kvstore.consistency import MODES, Mode
