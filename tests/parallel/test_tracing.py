@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import samegrad as sg
 from samegrad.errors import ConfigurationError, OutputError
 from samegrad.parallel import current_world, trace, tracing
 from samegrad.parallel.tracing import computing
@@ -52,6 +53,32 @@ def test_all_ranks_are_in_one_file(size: int, tmp_path: Path) -> None:
     # One clock: both ranks leave an exchange together, within what a machine with few cores needs to wake one up.
     ends = [event["ts"] + event["dur"] for event in events if event["name"] == "bucket 0"]
     assert abs(ends[0] - ends[-2 if size == 2 else 0]) < 20_000
+
+
+def own_loop(path: str) -> str:
+    """On each rank: three steps of a loop of one's own; the second one accumulates two passes."""
+    torch.manual_seed(0)
+    model = sg.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)))
+    model(torch.ones(1, 4)).sum().backward()  # before anything is recorded
+    with trace(path) as found:
+        for step in range(3):
+            with span("augment"):
+                X = torch.ones(2, 4)
+            if step == 1:
+                with model.no_sync():
+                    model(X).sum().backward()
+            model(X).sum().backward()
+    assert found.summary is not None
+    return found.summary.sentence()
+
+
+def test_a_loop_of_ones_own_has_steps(tmp_path: Path) -> None:
+    sentence = launch(lambda: own_loop(str(tmp_path / "trace.json")), devices="cpu:2", timeout_s=60)
+    assert sentence.startswith("3 steps of ")
+    events = json.loads((tmp_path / "trace.json").read_bytes())["traceEvents"]
+    for rank in range(2):
+        names = [event["name"] for event in events if event["ph"] == "X" and event["pid"] == rank]
+        assert sorted(names) == ["augment"] * 3 + ["backward"] * 4 + ["bucket 0"] * 3 + ["forward"] * 4 + ["step"] * 3
 
 
 def fails(path: str) -> None:

@@ -144,6 +144,7 @@ class DistributedDataParallel(nn.Module):
         if torch.is_grad_enabled():
             self._registry.check()
             self._watch.hook_parameters()
+            self._sync.spans.forward_begins()
         if self.module.training:
             self._sync.begin_buffers()
         if self._inputs_to is None:
@@ -155,6 +156,7 @@ class DistributedDataParallel(nn.Module):
     @uncompiled
     def _after(self, outputs: Any) -> None:
         if torch.is_grad_enabled():
+            self._sync.spans.forward_ends()
             can_learn = self._watch.watch(outputs, self.require_backward_grad_sync)
             self._sync.forwards += can_learn and self.module.training
 

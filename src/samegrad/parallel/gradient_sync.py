@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from samegrad.executors import Group
@@ -20,6 +21,7 @@ from samegrad.executors.base import fill_absent
 from samegrad.parallel.accumulation import DENSE, SPARSE, Accumulation
 from samegrad.parallel.backward_record import BackwardRecord, check_agreement
 from samegrad.parallel.buffers import ShardBuffers
+from samegrad.parallel.loop_spans import LoopSpans
 from samegrad.parallel.parameters import compare
 from samegrad.parallel.private_gradients import PrivateGradients
 from samegrad.parallel.reducer import Bucket, Reducer, Shares
@@ -65,6 +67,7 @@ class GradientSync:
         self._reducer: Reducer | None = None
         self._private: list[PrivateGradients] = []
         self._loose: set[int] = set()
+        self.spans = LoopSpans(parameters[0][1].device if parameters else torch.device("cpu"))
         self._is_exchanged = False
         self._is_joined = False
         self._have_buffers_begun = False
@@ -88,6 +91,7 @@ class GradientSync:
 
     def begin(self, is_exchanged: bool, is_fresh: bool) -> None:
         """See `Listener.begin`."""
+        self.spans.backward_begins()
         self._is_exchanged = False
         is_exchanged = is_exchanged and (self._group.size > 1 or self.weight is not None)
         self._accumulation.begin(self.weight, is_exchanged, is_fresh)
@@ -108,13 +112,16 @@ class GradientSync:
 
     def end(self) -> None:
         """See `Listener.end`."""
+        self.spans.backward_ends()
         if self._is_exchanged:
             self._finish()
+            self.spans.step_ends()
         else:
             self._accumulation.keep()
 
     def broken_off(self) -> None:
         """See `Listener.broken_off`. Raises TrainingError, on all ranks, if gradients have been exchanged."""
+        self.spans.backward_ends()
         if self._is_exchanged and self._reducer is not None and self._reducer.started:
             self._finish(is_broken=True)
         self._is_exchanged = False

@@ -6,7 +6,7 @@ import json
 import statistics
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
@@ -15,9 +15,18 @@ import torch
 from samegrad.errors import OutputError
 from samegrad.output import write_output
 from samegrad.parallel.world import World, current_world
-from samegrad.timeline import Timeline, TimelineSummary, is_recording, recording, span, summary_of, trace_events
+from samegrad.timeline import (
+    Timeline,
+    TimelineSummary,
+    is_recording,
+    open_span,
+    recording,
+    span,
+    summary_of,
+    trace_events,
+)
 
-__all__ = ["Trace", "computing", "trace"]
+__all__ = ["Trace", "computing", "open_computing", "trace"]
 
 _MEETINGS = 9  # odd, for a median; each takes as long as a message
 
@@ -72,6 +81,21 @@ def _on_cuda(name: str, device: torch.device, arguments: Mapping[str, int | floa
     with span(name, "compute", **arguments), torch.cuda.nvtx.range(name):
         yield
         torch.cuda.synchronize(device)
+
+
+def open_computing(name: str, device: torch.device) -> Callable[[], None]:
+    """The same, which ends when what is returned is called."""
+    close = open_span(name, "compute")
+    if device.type != "cuda" or not is_recording():
+        return close
+    torch.cuda.nvtx.range_push(name)
+
+    def close_on_cuda() -> None:
+        torch.cuda.nvtx.range_pop()
+        torch.cuda.synchronize(device)
+        close()
+
+    return close_on_cuda
 
 
 def _write(path: Path, timelines: Sequence[Timeline], world: World) -> None:

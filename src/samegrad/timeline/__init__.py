@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from samegrad.timeline.events import trace_events
-from samegrad.timeline.spans import LANES, MOST_SPANS, Lane, Span, Timeline, is_recording, recording, span
+from samegrad.timeline.spans import LANES, MOST_SPANS, Lane, Span, Timeline, is_recording, open_span, recording, span
 from samegrad.timeline.summary import TimelineSummary, summary_of
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Timeline",
     "TimelineSummary",
     "is_recording",
+    "open_span",
     "recording",
     "span",
     "summary_of",

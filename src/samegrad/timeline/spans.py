@@ -13,14 +13,14 @@ import json
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from samegrad.errors import ConfigurationError
 
-__all__ = ["LANES", "MOST_SPANS", "Lane", "Span", "Timeline", "is_recording", "recording", "span"]
+__all__ = ["LANES", "MOST_SPANS", "Lane", "Span", "Timeline", "is_recording", "open_span", "recording", "span"]
 
 Lane = Literal["step", "compute", "waiting", "exchange"]
 LANES: tuple[Lane, ...] = ("step", "compute", "waiting", "exchange")
@@ -96,6 +96,20 @@ def is_recording() -> bool:
 def span(name: str, lane: Lane = "compute", **arguments: int | float | str) -> AbstractContextManager[object]:
     """What happens within it is a span of the timeline that is being recorded, if one is."""
     return _NOTHING if _current is None else _timed(_current, name, lane, arguments)
+
+
+def open_span(name: str, lane: Lane = "compute", **arguments: int | float | str) -> Callable[[], None]:
+    """A span that begins now and ends when what is returned is called, the first time."""
+    timeline, start_ns = _current, time.monotonic_ns()
+    is_open = timeline is not None
+
+    def close() -> None:
+        nonlocal is_open
+        if is_open and timeline is not None:
+            timeline.add(Span(name, lane, start_ns, time.monotonic_ns(), arguments))
+        is_open = False
+
+    return close
 
 
 @contextmanager
