@@ -40,7 +40,7 @@ Two = Annotated[
 ]
 Repetitions = Annotated[int, typer.Option(help="Measurements of each figure.", metavar="N", min=1)]
 
-_DEVICES = TrainJob(model="lenet", optimizer="momentum", epochs=8, batch_size=64)
+_DEVICES = TrainJob(model="lenet", optimizer="sgd", epochs=15, batch_size=64)
 _BATCH_SIZE = TrainJob(model="mlp", optimizer="momentum", epochs=30, batch_size=256)
 
 
@@ -161,7 +161,7 @@ def _devices(
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Examples per step on one device.", metavar="N", min=1)] = 64,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate of SGD with momentum 0.9 for that batch.", metavar="RATE")
+        float | None, typer.Option(help="Learning rate of plain SGD for that batch; 0.2 if not given.", metavar="RATE")
     ] = None,
     epochs: Annotated[
         int, typer.Option(help="Passes over the training images, of each run.", metavar="N", min=1)
