@@ -32,7 +32,7 @@ SAMEGRAD = [sys.executable, "-m", "samegrad"]
 @contextlib.contextmanager
 def served(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`samegrad serve`, and its address."""
-    command = [*SAMEGRAD, "serve", "--port", "0", "--json", *options]
+    command = [*SAMEGRAD, "serve", "--port", "0", "--metrics-port", "0", "--json", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

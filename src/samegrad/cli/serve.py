@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import signal
@@ -23,6 +24,9 @@ HELP = (
     "otherwise, which needs a secret that the workers have, too.\n\n"
     "Example: samegrad serve --port 4100"
 )
+
+
+_METRICS_HOST = "127.0.0.1"
 
 
 def _memory(text: str | None) -> str | None:
@@ -56,6 +60,15 @@ def serve(
             callback=_memory,
         ),
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Also answer http://127.0.0.1:N/metrics, for Prometheus; by default not.",
+            metavar="N",
+            min=0,
+            max=65535,
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the address as one line of JSON on stdout.", metavar="")
     ] = False,
@@ -64,6 +77,7 @@ def serve(
     """Serves until a signal comes; exit code 128 and its number, as shells have it."""
     secret = read_secret(secret_file)
     from samegrad.kvstore import Server
+    from samegrad.kvstore.metrics import serving_metrics
     from samegrad.workers.preparing import keep_freed_memory
 
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(asctime)s %(message)s")
@@ -77,11 +91,16 @@ def serve(
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         limits = {} if memory is None else {"memory": parse_bytes(memory)}
-        with Server(host, port, secret, timeout, **limits) as server:
+        with contextlib.ExitStack() as stack:
+            server = stack.enter_context(Server(host, port, secret, timeout, **limits))
+            if metrics_port is not None:
+                metrics_port = stack.enter_context(serving_metrics(_METRICS_HOST, metrics_port, server.status))
             if as_json:
-                print(json.dumps({"address": server.address, "port": server.port}), flush=True)
+                record = {"address": server.address, "port": server.port, "metrics_port": metrics_port}
+                print(json.dumps(record), flush=True)
             else:
-                print(f"serving on {server.address}; Ctrl-C ends it", flush=True)
+                where = "" if metrics_port is None else f", metrics on http://{_METRICS_HOST}:{metrics_port}/metrics"
+                print(f"serving on {server.address}{where}; Ctrl-C ends it", flush=True)
             ended.wait()
     finally:
         for number, handler in before.items():
