@@ -1,6 +1,6 @@
 """A wrapped model gives what one process gives, in the situations in which wrappers are known to break.
 
-A launch runs all cases of `wrapped_cases`, one after the other; each case is a test.
+A launch runs all cases of `wrapped_cases` and `wrapped_loop_cases`, one after the other; each case is a test.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from tests.parallel.wrapped_cases import CASES
+from tests.parallel.wrapped_loop_cases import CASES  # and those of wrapped_cases
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 import samegrad as sg

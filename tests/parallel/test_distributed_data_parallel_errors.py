@@ -190,6 +190,7 @@ def test_a_rank_stops() -> None:
     [
         ({"process_group": "all"}, "process_group is not supported"),
         ({"device_ids": [0, 1]}, "a rank has one"),
+        ({"device_ids": [0]}, r"device_ids is \[0\], but this rank computes on cpu"),
         ({"bucket_cap_mb": 0}, "more than 0"),
         ({"strategy": "none"}, "there is no 'none'"),
     ],
@@ -206,6 +207,10 @@ def test_models_that_cannot_be_wrapped() -> None:
         wrap(nn.LazyLinear(2))
     with pytest.raises(ConfigurationError, match="weight is on meta, but this rank computes on cpu"):
         wrap(nn.Linear(2, 2, device="meta"))
+    ignoring = model()
+    vars(ignoring)["_ddp_params_and_buffers_to_ignore"] = ["0.bias"]
+    with pytest.raises(ConfigurationError, match=r"0\.bias are to be ignored"):
+        wrap(ignoring)
 
 
 @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
@@ -217,3 +222,8 @@ def test_weights_that_cannot_be(weight: float) -> None:
 def test_join_averages_over_who_contributes() -> None:
     with pytest.raises(ConfigurationError, match="leave out"), wrap(model()).join(divide_by_initial_world_size=True):
         pass
+
+
+def test_communication_hooks_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="hooks are not supported"):
+        wrap(model()).register_comm_hook(None, print)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from samegrad.errors import ConfigurationError
+from samegrad.errors import ConfigurationError, TrainingError
 from samegrad.parallel.agreement import AgreementCheck
 from samegrad.parallel.backward import BackwardWatch
 from samegrad.parallel.buffers import ShardBuffers
@@ -31,6 +32,7 @@ from samegrad.strategy import Strategy
 __all__ = ["DistributedDataParallel"]
 
 _DOING = "wrapping a model"
+_wrappers: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
 
 class DistributedDataParallel(nn.Module):
@@ -78,10 +80,10 @@ class DistributedDataParallel(nn.Module):
     ) -> None:
         super().__init__()
         world = current_world()
-        check_arguments(module, world.device, device_ids, process_group)
+        check_arguments(module, world.device, device_ids, process_group, DistributedDataParallel)
         strategy = with_buckets(strategy, bucket_cap_mb, world.size)
         self.module = module
-        self._inputs_to = torch.device(device_ids[0]) if device_ids else None
+        self._inputs_to = world.device if device_ids else None
         name = type(module).__name__.encode("ascii", "replace").decode()[:30]
         group = world.group.twin(f"{_DOING}, {name}")
         settings = [
@@ -114,8 +116,17 @@ class DistributedDataParallel(nn.Module):
         )
         self._sync.expect_sparse(sparse_parameters(module))
         plain = [parameter for _, parameter in parameters]
-        self._watch = BackwardWatch(plain, self._sync)
+        self._watch: BackwardWatch | None = BackwardWatch(plain, self._sync)
         self._watch.hook_parameters()
+        self._take_over()
+
+    def _take_over(self) -> None:
+        """Has the gradients of parameters exchanged once, by their newest wrapper."""
+        own = set(map(id, self.parameters()))
+        for other in list(_wrappers):
+            if not own.isdisjoint(map(id, other.parameters())):
+                other._watch = None
+        _wrappers.add(self)
 
     @property
     def require_backward_grad_sync(self) -> bool:
@@ -133,7 +144,8 @@ class DistributedDataParallel(nn.Module):
 
     @uncompiled_itself
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """What `module` returns, unchanged. Raises TrainingError if parameters of the module were replaced."""
+        """What `module` returns, unchanged. Raises TrainingError if parameters of the module were replaced, have other
+        shapes or dtypes than when it was wrapped, or belong to a newer wrapper."""
         inputs, kwargs = self._before(inputs, kwargs)
         outputs = self.module(*inputs, **kwargs)
         self._after(outputs)
@@ -142,6 +154,11 @@ class DistributedDataParallel(nn.Module):
     @uncompiled
     def _before(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if torch.is_grad_enabled():
+            if self._watch is None:
+                raise TrainingError(
+                    f"this wrapper of {type(self.module).__name__} is out of use: parameters of its model were wrapped "
+                    f"again, and their gradients are exchanged by the newer wrapper only. Call that one"
+                )
             self._registry.check()
             self._watch.hook_parameters()
             self._sync.spans.forward_begins()
@@ -155,7 +172,7 @@ class DistributedDataParallel(nn.Module):
 
     @uncompiled
     def _after(self, outputs: Any) -> None:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and self._watch is not None:
             self._sync.spans.forward_ends()
             can_learn = self._watch.watch(outputs, self.require_backward_grad_sync)
             self._sync.forwards += can_learn and self.module.training
@@ -229,6 +246,14 @@ class DistributedDataParallel(nn.Module):
                 pass
             tensors = [tensor.data for tensor in (*self.module.parameters(), *self.module.buffers())]
             self._group.broadcast(tensors, "join: the model of the last rank", self._sync.last_active)
+            self._sync.forwards = 0  # from here on all count alike again
+
+    def register_comm_hook(self, state: object, hook: object) -> NoReturn:
+        """Raises ConfigurationError, where torch's wrapper takes a function that exchanges gradients in another way."""
+        raise ConfigurationError(
+            "register_comm_hook: communication hooks are not supported, since the sum of the gradients has a fixed "
+            "order. Leave it out; strategy= of the wrapper says how they are exchanged"
+        )
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """That of `module`, under its names: it loads into the plain module, and into a wrapped one."""

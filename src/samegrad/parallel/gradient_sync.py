@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from samegrad.errors import TrainingError
 from samegrad.executors import Group
 from samegrad.executors.base import fill_absent
 from samegrad.parallel.accumulation import DENSE, SPARSE, Accumulation
@@ -67,6 +68,7 @@ class GradientSync:
         self._reducer: Reducer | None = None
         self._private: list[PrivateGradients] = []
         self._loose: set[int] = set()
+        self._arrived: set[int] = set()  # positions of what has got a gradient in this backward
         self.spans = LoopSpans(parameters[0][1].device if parameters else torch.device("cpu"))
         self._is_exchanged = False
         self._is_joined = False
@@ -102,20 +104,29 @@ class GradientSync:
         self._choose_reducer()
         assert self._reducer is not None
         self._is_exchanged = True
+        self._arrived = set()
         self._reducer.begin()
 
     def arrived(self, position: int) -> None:
         """See `Listener.arrived`."""
+        self._arrived.add(position)
         if self._is_exchanged and position in self._index:
             assert self._reducer is not None
             self._reducer.arrived(self._index[position])
 
     def end(self) -> None:
-        """See `Listener.end`."""
+        """See `Listener.end`. Raises TrainingError if a gradient that this backward has made is gone already."""
         self.spans.backward_ends()
         if self._is_exchanged:
+            gone = [self._names[at] for at in self._arrived if self._parameters[at].grad is None]
             self._finish()
             self.spans.step_ends()
+            if gone:
+                raise TrainingError(
+                    f"backward {self._backwards - 1} of {self._name}: something has taken the gradient of {min(gone)} "
+                    f"away before it was exchanged: a hook that updates the parameter during backward, say, by the "
+                    f"gradient of this rank alone. Call the optimizer after backward"
+                )
         else:
             self._accumulation.keep()
 

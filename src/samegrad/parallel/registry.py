@@ -1,4 +1,4 @@
-"""Which parameters a model has, and where, so that one that was replaced is noticed."""
+"""Which parameters a model has, where, and of what kind, so that one that was replaced or converted is noticed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ class Registry:
             for prefix, owner in owners
             for key, parameter in owner._parameters.items()
         ]
+        self._parameters = {name: parameter for name, _, _, parameter in self._places if parameter is not None}
+        self._dtypes = [parameter.dtype for parameter in self._parameters.values()]
+        self._shapes = [parameter.shape for parameter in self._parameters.values()]
         self._counts = [(prefix, owner._parameters, len(owner._parameters)) for prefix, owner in owners]
 
     def check(self) -> None:
-        """Raises TrainingError for a parameter that was replaced, added or removed since."""
+        """Raises TrainingError for a parameter that was replaced, added, removed, or given another dtype or shape."""
         changed = [name for name, home, key, parameter in self._places if home.get(key) is not parameter]
         changed += [f"those of {prefix or 'the model'}" for prefix, home, count in self._counts if len(home) != count]
         if changed:
@@ -31,3 +34,12 @@ class Registry:
                 f"{', '.join(changed[:5])}{', ...' if len(changed) > 5 else ''}. Their gradients would not be "
                 f"exchanged. Wrap the model anew (and make a new optimizer), or change values in place, under no_grad"
             )
+        now = self._parameters.values()
+        if [each.dtype for each in now] == self._dtypes and [each.shape for each in now] == self._shapes:
+            return
+        for (name, each), dtype, shape in zip(self._parameters.items(), self._dtypes, self._shapes, strict=True):
+            if (each.dtype, each.shape) != (dtype, shape):
+                raise TrainingError(
+                    f"parameter {name} was {list(shape)} {dtype} when the model was wrapped; now it is "
+                    f"{list(each.shape)} {each.dtype}. Convert the model first, then wrap it"
+                )

@@ -16,15 +16,32 @@ __all__ = ["check_arguments", "plain_names", "sparse_parameters", "with_buckets"
 
 
 def check_arguments(
-    module: nn.Module, device: torch.device, device_ids: Sequence[int | torch.device] | None, process_group: object
+    module: nn.Module,
+    device: torch.device,
+    device_ids: Sequence[int | torch.device] | None,
+    process_group: object,
+    wrapper: type[nn.Module],
 ) -> None:
-    """Raises ConfigurationError for what cannot be wrapped on a rank that computes on `device`."""
+    """Raises ConfigurationError for what `wrapper` cannot wrap on a rank that computes on `device`."""
     if not isinstance(module, nn.Module):
         raise ConfigurationError(f"wrapping a model: expected an nn.Module; got {type(module).__name__}")
     if process_group is not None:
         raise ConfigurationError(
             "wrapping a model: process_group is not supported: all ranks of the launch, or of torchrun, train "
             "together. Leave it out"
+        )
+    wrappers = (wrapper, nn.parallel.DistributedDataParallel)
+    inner = next((name for name, part in module.named_modules() if isinstance(part, wrappers)), None)
+    if inner is not None:
+        raise ConfigurationError(
+            f"wrapping a model: {inner or 'it'} is a wrapped model already, so its gradients would be exchanged twice. "
+            f"Wrap the plain model, which is the `module` of the wrapper"
+        )
+    if ignored := list(getattr(module, "_ddp_params_and_buffers_to_ignore", ())):
+        raise ConfigurationError(
+            f"wrapping a model: it says that {', '.join(map(str, ignored[:5]))} are to be ignored "
+            f"(_ddp_params_and_buffers_to_ignore), but all parameters and buffers become equal on all ranks. Keep what "
+            f"belongs to one rank outside of the wrapped module"
         )
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
@@ -40,6 +57,12 @@ def check_arguments(
         raise ConfigurationError(
             f"wrapping a model: device_ids has {len(device_ids)} devices; a rank has one. Leave it out, or give it"
         )
+    for given in device_ids or ():
+        wanted = torch.device("cuda", given) if isinstance(given, int) else torch.device(given)
+        if wanted.type != device.type or (wanted.index is not None and wanted != device):
+            raise ConfigurationError(
+                f"wrapping a model: device_ids is [{given}], but this rank computes on {device}. Leave it out"
+            )
 
 
 def with_buckets(given: Strategy | str | None, bucket_cap_mb: float | None, ranks: int) -> Strategy | None:

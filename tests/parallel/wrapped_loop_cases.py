@@ -1,0 +1,263 @@
+"""More situations for a wrapped model, as `wrapped_cases`: what loops do over epochs, and to models after wrapping."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from tests.parallel.wrapped_cases import CASES, case, close, data, mlp, plain_gradients, wrap
+from torch import nn
+
+import samegrad as sg
+from samegrad.errors import ConfigurationError, TrainingError
+from samegrad.parallel import World
+
+__all__ = ["CASES"]
+
+
+def learn(model: Any, step: int, rank: int) -> None:
+    model(data(step, rank, 3, 4)).pow(2).mean().backward()
+
+
+def expected(world: World, model: nn.Module, steps: int = 1) -> list[torch.Tensor | None]:
+    """The mean over ranks of the gradients of `learn`, added up over the steps from 0."""
+    losses = [sum(model(data(step, rank, 3, 4)).pow(2).mean() for step in range(steps)) for rank in range(world.size)]
+    return plain_gradients(model, losses, [1.0] * world.size)
+
+
+def gradients(model: nn.Module) -> list[torch.Tensor | None]:
+    return [parameter.grad for parameter in model.parameters()]
+
+
+@case
+def numbers_of_batches_differ_in_every_epoch(world: World) -> Any:
+    model = mlp()
+    wrapped = wrap(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(3):
+        with wrapped.join():
+            for step in range((world.rank + epoch) % 2 * 2):  # also none at all
+                optimizer.zero_grad()
+                with wrapped.no_sync():
+                    learn(wrapped, step, world.rank)
+                learn(wrapped, step + 1, world.rank)
+                optimizer.step()
+    optimizer.zero_grad()
+    learn(wrapped, 0, world.rank)  # without join, all count alike again
+    close(gradients(model), expected(world, model))
+    return [*model.parameters(), *gradients(model)]
+
+
+@case
+def a_model_is_wrapped_again(world: World) -> Any:
+    """As where a cell of a notebook runs twice: the older wrapper is still there, and exchanges nothing."""
+    model = mlp()
+    older, part, other = wrap(model), wrap(model[2]), wrap(mlp())
+    newer = wrap(model)
+    for step in range(2):  # accumulates what was exchanged
+        learn(newer, step, world.rank)
+    close(gradients(model), expected(world, model, 2))
+    for retired, inputs in ((older, data(0, 0, 3, 4)), (part, data(0, 0, 3, 6))):
+        with pytest.raises(TrainingError, match=r"this wrapper of \w+ is out of use"):
+            retired(inputs)
+        with torch.no_grad():
+            retired(inputs)
+    learn(other, 0, world.rank)
+    return [*gradients(model), *gradients(other)]
+
+
+@case
+def wrappers_within_wrappers(world: World) -> Any:
+    model = mlp()
+    for inner, name in ((wrap(model), "it"), (nn.Sequential(nn.Tanh(), wrap(model)), "1")):
+        with pytest.raises(ConfigurationError, match=rf"{name} is a wrapped model already"):
+            wrap(inner)
+    model = mlp()  # parts wrapped one by one are no such thing
+    parts = nn.Sequential(*(wrap(part) for part in model))
+    for _ in range(2):
+        parts.zero_grad()
+        learn(parts, 0, world.rank)
+        close(gradients(model), expected(world, model))
+    return gradients(model)
+
+
+@case
+def an_optimizer_in_hooks(world: World) -> Any:
+    """Would update every rank by its own gradient."""
+    model = mlp()
+    wrapped = wrap(model)
+
+    def update(parameter: torch.Tensor) -> None:
+        torch.optim.SGD([parameter], lr=0.1).step()
+        parameter.grad = None
+
+    for parameter in model[2].parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+    if world.size == 1:
+        learn(wrapped, 0, 0)
+        return []
+    with pytest.raises(TrainingError, match=r"backward 0 .* has taken the gradient of 2\.bias away"):
+        learn(wrapped, 0, world.rank)
+    return gradients(model)
+
+
+@case
+def converted_after_wrapping(world: World) -> Any:
+    model = mlp()
+    wrapped = wrap(model)
+    learn(wrapped, 0, world.rank)
+    wrapped.float()
+    with pytest.raises(
+        TrainingError, match=r"0\.weight was \[6, 4\] torch\.float64 when .* now it is .* torch\.float32"
+    ):
+        wrapped(data(0, 0, 3, 4).float())
+    wrapped.double()
+    model.zero_grad()
+    learn(wrapped, 0, world.rank)
+    model[4].bias.data = torch.zeros(3)
+    with pytest.raises(TrainingError, match=r"4\.bias was \[2\] torch\.float64"):
+        wrapped(data(0, 0, 3, 4))
+    return gradients(model)
+
+
+@case
+def averages_of_the_weights(world: World) -> Any:
+    """Copies learn alone; weights are swapped by `.data` for an evaluation on one rank."""
+    model = mlp()
+    wrapped = wrap(model)
+    mean = copy.deepcopy(wrapped.module)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        learn(wrapped, step, world.rank)
+        optimizer.step()
+        average.update_parameters(model)
+        kept = [parameter.data for parameter in model.parameters()]
+        with torch.no_grad():
+            for own, other in zip(mean.parameters(), model.parameters(), strict=True):
+                own.lerp_(other, 0.5)
+                other.data = own.data
+            if world.rank == 0:
+                wrapped(data(0, 0, 3, 4))
+        for parameter, value in zip(model.parameters(), kept, strict=True):
+            parameter.data = value
+    stream = io.BytesIO()
+    torch.save(wrapped.module, stream)
+    stream.seek(0)
+    copies = [mean, torch.load(stream, weights_only=False), pickle.loads(pickle.dumps(model))]
+    if world.rank == 0:
+        for each in copies:
+            each.zero_grad()
+            learn(each, 0, 0)
+            close(gradients(each), plain_gradients(each, [each(data(0, 0, 3, 4)).pow(2).mean()], [1.0]))
+    return [*model.parameters(), *mean.parameters(), *average.parameters()]
+
+
+@case
+def gradients_are_zeroed_in_every_way(world: World) -> Any:
+    model = mlp()
+    wrapped = wrap(model)
+    parameters = list(model.parameters())
+    found = []
+    for way in range(4):
+        for at, parameter in enumerate(parameters):
+            if parameter.grad is not None:
+                if way == 3 and at < 2:
+                    parameter.grad = None
+                else:
+                    parameter.grad.zero_()
+        learn(wrapped, 0, world.rank)
+        close(gradients(model), expected(world, model))
+        found += [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]
+    for first_is_exchanged in (False, True):
+        model.zero_grad(set_to_none=False)
+        for step in range(3):
+            wrapped.require_backward_grad_sync = step == 2 or (first_is_exchanged and step == 0)
+            learn(wrapped, step, world.rank)
+        close(gradients(model), expected(world, model, 3))
+    return [*found, *gradients(model)]
+
+
+@case
+def adversaries(world: World) -> Any:
+    """Two models that learn in turns, one of them frozen meanwhile; a loss of gradients; fakes used twice."""
+    torch.manual_seed(0)
+    makers = mlp(), nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double()
+    maker, judge = map(wrap, makers)
+    first, second = (torch.optim.Adam(model.parameters(), lr=0.01) for model in makers)
+    for step in range(3):
+        second.zero_grad()
+        fakes = maker(data(step, world.rank, 3, 4))
+        (judge(fakes.detach()) - judge(data(step + 9, world.rank, 3, 2))).mean().backward()
+        second.step()
+        first.zero_grad()
+        judge(fakes).mean().neg().backward()
+        first.step()
+        judge.requires_grad_(False)
+        first.zero_grad()
+        judge(maker(data(step, world.rank, 3, 4))).mean().neg().backward()
+        first.step()
+        judge.requires_grad_(True)
+    return [parameter for model in makers for parameter in model.parameters()]
+
+
+@case
+def parameters_that_a_parametrization_makes(world: World) -> Any:
+    torch.manual_seed(0)
+    make = torch.nn.utils.parametrizations
+    model = nn.Sequential(
+        make.weight_norm(nn.Linear(4, 3)), make.spectral_norm(nn.Linear(3, 3)), make.orthogonal(nn.Linear(3, 2))
+    ).double()
+    wrapped = wrap(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(2):
+        optimizer.zero_grad()
+        learn(wrapped, step, world.rank)
+        optimizer.step()
+    return [*model.parameters(), *model.buffers()]
+
+
+@case
+def parameters_with_gaps_or_in_one_memory(world: World) -> Any:
+    flat = torch.arange(20.0).double()
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.turned = nn.Parameter(flat[:12].view(3, 4).t())
+            self.gaps, self.part = nn.Parameter(flat[12:18:2]), nn.Parameter(flat[17:])
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return (self.turned @ (self.gaps * x) + self.part.sum()).pow(2)
+
+    model: Any = Model()
+    wrapped = wrap(model)
+    for _ in range(2):
+        model.zero_grad()
+        wrapped(data(0, world.rank, 3)).mean().backward()
+        losses = [model(data(0, rank, 3)).mean() for rank in range(world.size)]
+        close(gradients(model), plain_gradients(model, losses, [1.0] * world.size))
+    return gradients(model)
+
+
+@case
+def batch_norm_over_ranks_with_weights_and_accumulation(world: World) -> Any:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Tanh(), nn.Linear(3, 2)).double()
+    model = sg.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(plain))
+    wrapped = wrap(model)
+    counts = [2, 3, 1][: world.size]
+    batches = [[data(step, rank, count, 4) for rank, count in enumerate(counts)] for step in range(2)]
+    for step, parts in enumerate(batches):
+        wrapped.require_backward_grad_sync = step == 1
+        with wrapped.weighted(counts[world.rank]):
+            wrapped(parts[world.rank]).pow(2).mean().backward()
+    sum(plain(torch.cat(parts)).pow(2).mean() for parts in batches).div(2).backward()
+    close(gradients(model), gradients(plain))
+    close(list(model.buffers()), list(plain.buffers()))
+    return [*gradients(model), *model.buffers()]
