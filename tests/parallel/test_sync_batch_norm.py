@@ -19,6 +19,7 @@ from samegrad.errors import CallMismatch, ConfigurationError, GroupError, PeerFa
 from samegrad.executors.shared_memory import SharedMemoryGroup
 from samegrad.parallel import SyncBatchNorm, sync_batch_norm
 from samegrad.testing import run_ranks
+from samegrad.timeline import Timeline, recording
 
 Run = Callable[[int, Callable[[int], Any]], list[Any]]
 
@@ -443,3 +444,10 @@ def test_a_loop_on_workers(train: Callable[[], tuple[list[float], list[float], s
     assert is_same
     assert weights == pytest.approx(alone, rel=1e-9)
     assert own_statistics == pytest.approx(statistics, rel=1e-9)
+
+
+def test_waiting_for_other_ranks_is_no_computing_on_timelines() -> None:
+    with recording(Timeline()) as found:
+        SyncBatchNorm(CHANNELS)(torch.ones(2, CHANNELS, requires_grad=True)).sum().backward()
+    names = [f"SyncBatchNorm module of {CHANNELS} channels, {what}" for what in ("forward", "backward")]
+    assert [(each.name, each.lane) for each in found.spans] == [(name, "waiting") for name in names]

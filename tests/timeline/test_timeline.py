@@ -104,6 +104,17 @@ def test_a_summary() -> None:
     assert json.loads(json.dumps(found.to_json()))["slowest"] == 1
 
 
+def test_who_waits_while_computing_is_not_slow() -> None:
+    """As in a forward pass that needs values of all ranks."""
+    waits = timeline(("step", 0, 50), ("compute", 0, 40), ("waiting", 5, 20), ("waiting", 30, 45), ("exchange", 10, 30))
+    late = timeline(("step", 0, 50), ("compute", 0, 25), ("exchange", 25, 30))
+    found = summary_of([waits, late])
+    assert found.compute_s == (0.015, 0.025)
+    assert found.waiting_s == (0.03, 0.0)
+    assert found.hidden == pytest.approx(10 / 25)
+    assert found.slowest == 1
+
+
 def test_a_summary_of_little() -> None:
     assert summary_of([Timeline()]).sentence() == "no step was recorded"
     alone = summary_of([timeline(("step", 0, 2), ("compute", 0, 1))])

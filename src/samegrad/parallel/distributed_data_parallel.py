@@ -157,7 +157,8 @@ class DistributedDataParallel(nn.Module):
             if self._watch is None:
                 raise TrainingError(
                     f"this wrapper of {type(self.module).__name__} is out of use: parameters of its model were wrapped "
-                    f"again, and their gradients are exchanged by the newer wrapper only. Call that one"
+                    f"again, and their gradients are exchanged by the newer wrapper only. Call that one; where two "
+                    f"models share parameters, wrap one module that holds both"
                 )
             self._registry.check()
             self._watch.hook_parameters()

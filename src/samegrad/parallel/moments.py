@@ -18,6 +18,7 @@ from torch import Tensor
 
 from samegrad.executors import Group
 from samegrad.shards import Node, additions
+from samegrad.timeline import span
 
 __all__ = ["Moments", "combined_moments", "summed_rows"]
 
@@ -82,8 +83,10 @@ def _gathered(
     group: Group, count: int, weight: float, rows: Sequence[Tensor], operation: str
 ) -> list[tuple[int, float, Tensor]]:
     record = _HEADER.pack(count, weight) + torch.cat(list(rows)).numpy().tobytes()
+    with span(operation, "waiting"):
+        gathered = group.gather(record, operation)
     found = []
-    for other in group.gather(record, operation):
+    for other in gathered:
         numbers = torch.frombuffer(bytearray(other[_HEADER.size :]), dtype=torch.float64)
         found.append((*_HEADER.unpack_from(other), numbers))
     return found

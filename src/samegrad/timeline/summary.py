@@ -22,7 +22,8 @@ class TimelineSummary:
     """Medians over the steps that were recorded; seconds of a step.
 
     compute_s, waiting_s, exchange_s: of each rank. Waiting is what a rank does when it has computed all and gradients
-        are still on their way; exchanges may go on beside computing.
+        are still on their way, or when it needs values of others to compute on; it is no part of computing. Exchanges
+        may go on beside computing.
     hidden: which part of the exchange went on while the same rank computed, 0 to 1, over all ranks; None without any.
     slowest: the rank that computes longest. slow_by: its time of computing divided by the median of the others'.
     left_out: spans for which there was no room.
@@ -112,10 +113,11 @@ class _Rank:
         for start, stop in _joined(steps):
             inside = {lane: _within(parts, start, stop) for lane, parts in lanes.items()}
             found.steps.append((stop - start) / 1e9)
-            found.compute.append(_length(inside["compute"]))
+            computing = _without(inside["compute"], inside["waiting"])
+            found.compute.append(_length(computing))
             found.waiting.append(_length(inside["waiting"]))
             found.exchange.append(_length(inside["exchange"]))
-            both = (_within(inside["exchange"], *part) for part in inside["compute"])
+            both = (_within(inside["exchange"], *part) for part in computing)
             found.hidden.append(sum(map(_length, both)))
         return found
 
@@ -142,6 +144,19 @@ def _within(parts: _Parts, start: int, stop: int) -> _Parts:
     first = bisect.bisect_right(parts, start, key=lambda part: part[1])
     last = bisect.bisect_left(parts, stop, key=lambda part: part[0])
     return [(max(a, start), min(b, stop)) for a, b in parts[first:last]]
+
+
+def _without(parts: _Parts, others: _Parts) -> _Parts:
+    """What of `parts` none of `others` covers."""
+    left: _Parts = []
+    for start, stop in parts:
+        for a, b in _within(others, start, stop):
+            if a > start:
+                left.append((start, a))
+            start = b
+        if stop > start:
+            left.append((start, stop))
+    return left
 
 
 def _length(parts: _Parts) -> float:
