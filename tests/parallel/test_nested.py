@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from samegrad.errors import ConfigurationError
-from samegrad.parallel.nested import count_examples, cut, map_tensors
+from samegrad.parallel.nested import count_examples, cut, leaves, map_tensors
 
 
 class Pair(NamedTuple):
@@ -171,3 +171,15 @@ def test_lengths_that_disagree_are_refused_with_their_paths() -> None:
 def test_a_batch_without_rows_is_refused(batch: Any) -> None:
     with pytest.raises(ConfigurationError, match="no tensor with rows"):
         count_examples(batch)
+
+
+def test_leaves_of_what_contains_itself_or_is_not_complete() -> None:
+    @dataclass
+    class Partial:
+        a: Any
+        unset: Any = field(init=False)
+
+    shared = [1]
+    loop: dict[str, Any] = {"first": shared, "again": shared, "partial": Partial(2)}
+    loop["self"] = [loop]
+    assert dict(leaves(loop)) == {"['first'][0]": 1, "['again'][0]": 1, "['partial'].a": 2}

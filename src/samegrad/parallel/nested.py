@@ -103,16 +103,24 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     return (leaf for _, leaf in leaves(value, "") if isinstance(leaf, Tensor))
 
 
-def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """What is in `value` besides containers, each with where it is: "[0]", "['pixels']", ".field"."""
+def leaves(value: Any, path: str = "", within: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """What is in `value` besides containers, each with where it is: "[0]", "['pixels']", ".field".
+
+    Fields of dataclasses that have no value are left out. within: the ids of the containers around it, which are not
+    looked into again.
+    """
+    if id(value) in within:
+        return
+    parts: Iterator[tuple[str, Any]]
     if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from leaves(part, f"{path}[{key!r}]")
+        parts = ((f"[{key!r}]", part) for key, part in value.items())
     elif isinstance(value, tuple | list):
-        for index, part in enumerate(value):
-            yield from leaves(part, f"{path}[{index}]")
+        parts = ((f"[{index}]", part) for index, part in enumerate(value))
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from leaves(getattr(value, field.name), f"{path}.{field.name}")
+        names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+        parts = ((f".{name}", getattr(value, name)) for name in names)
     else:
         yield path, value
+        return
+    for place, part in parts:
+        yield from leaves(part, path + place, (*within, id(value)))
