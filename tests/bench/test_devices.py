@@ -15,6 +15,7 @@ from samegrad.trainer.job import TrainJob
 JOB = TrainJob(model="mlp", data="synthetic", optimizer="sgd", lr=0.1, epochs=1, batch_size=128)
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_the_same_batch_gives_the_same_bits_on_two_devices() -> None:
     told: list[float] = []

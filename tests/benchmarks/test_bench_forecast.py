@@ -11,6 +11,7 @@ import pytest
 from benchmarks import bench_forecast
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_the_tiny_preset_compares_every_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "found.json"

@@ -10,6 +10,7 @@ import pytest
 from benchmarks import bench_kvstore
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_the_tiny_preset_measures_every_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "found.json"

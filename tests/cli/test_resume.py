@@ -68,9 +68,8 @@ def fingerprint() -> str:
     return str(json.loads(ended.stdout)["fingerprint"])
 
 
-@pytest.mark.parametrize(
-    ("number", "loader_workers"), [pytest.param(signal.SIGINT, 0, marks=pytest.mark.slow), (signal.SIGTERM, 1)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "loader_workers"), [(signal.SIGINT, 0), (signal.SIGTERM, 1)])
 def test_a_run_that_is_stopped_goes_on_with_the_same_result(
     number: signal.Signals, loader_workers: int, fingerprint: str, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def gone(pids: list[int], within_s: float) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_serve_ends_with_a_signal_and_tells_its_workers(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
@@ -114,6 +115,7 @@ def test_a_server_that_is_killed_ends_the_training_with_its_name() -> None:
             store.init("w", torch.zeros(3))
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_all_end_with_the_command(number: signal.Signals) -> None:

@@ -50,6 +50,7 @@ def test_a_file_that_is_not_there() -> None:
         strategy_text("none.json")
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_a_plan_is_trained_with(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def run(*words: str) -> str:

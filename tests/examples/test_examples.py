@@ -43,6 +43,7 @@ def test_from_scratch_updates_every_replica_as_one_device_would() -> None:
         assert all(torch.equal(replica[position], replicas[0][position]) for replica in replicas)
 
 
+@pytest.mark.slow
 def test_from_scratch_trains(capsys: pytest.CaptureFixture[str]) -> None:
     one = from_scratch.train("synthetic", None, "cpu", epochs=1, batch_size=64)
     assert from_scratch.train("synthetic", None, "cpu:2", epochs=1, batch_size=64) == pytest.approx(one, abs=0.02)

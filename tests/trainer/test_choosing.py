@@ -30,6 +30,11 @@ def replace_measuring(function: object) -> None:
     pytest.MonkeyPatch().setattr("samegrad.trainer.choosing.measure_host", function)
 
 
+def with_cores(number: int) -> None:
+    """In this worker, which ends with its test."""
+    pytest.MonkeyPatch().setattr("samegrad.trainer.choosing.usable_cores", lambda: number)
+
+
 def told(choice: Choice) -> list[str]:
     return [str(choice.strategy), choice.reason, str(choice.seconds)]
 
@@ -44,6 +49,7 @@ def train_on_three() -> tuple[list[list[str]], str, int]:
         return measure_host(*arguments)  # type: ignore[arg-type]
 
     replace_measuring(counting)
+    with_cores(3)
     made = [make_trainer() for _ in range(2)]
     group = current_world().group
     choices = [record.decode().split("|") for record in group.gather("|".join(told(made[0].choice)).encode(), "x")]
@@ -83,6 +89,7 @@ def choose_in_ways() -> list[str]:
 
         return measured
 
+    with_cores(4)
     replace_measuring(host(1.0))
     say()
     replace_measuring(host(1e-9))
@@ -101,6 +108,9 @@ def choose_in_ways() -> list[str]:
     def fail_with_peer(*_: object) -> SharedHost:
         raise PeerFailed("gone", 1)
 
+    with_cores(3)
+    say()
+    with_cores(4)
     replace_measuring(fail_with_peer)
     with pytest.raises(PeerFailed):
         make_trainer()
@@ -120,6 +130,7 @@ def test_what_is_chosen_follows_what_was_measured_or_given() -> None:
     assert others[2] == "sharded: each worker sums up the gradients of the parameters that it updates"
     assert others[3] == "binomial-tree: asked for"
     assert others[4].startswith("sharded: the usual one, since there is too little memory")
+    assert others[5].startswith("sharded: the usual one where 4 ranks take turns on fewer cores")
 
 
 @pytest.mark.dist

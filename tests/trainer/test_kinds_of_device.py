@@ -90,6 +90,7 @@ def test_what_loader_workers_read_is_pinned_where_that_helps(device: str) -> Non
         assert ordinary == [False] * tensors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "fewer"), [("cpu:2", "cpu"), pytest.param("cuda:0,cuda:0", "cuda:0", marks=on_cuda)]
 )

@@ -139,7 +139,7 @@ def test_resumed_at_any_step_it_ends_as_without_a_break(optimizer: str, done: in
 @pytest.mark.dist
 @pytest.mark.parametrize(
     "optimizer",
-    [name if name in ("adamw", "momentum") else pytest.param(name, marks=pytest.mark.slow) for name in OPTIMIZERS],
+    [name if name == "adamw" else pytest.param(name, marks=pytest.mark.slow) for name in OPTIMIZERS],
 )
 def test_stopped_on_4_workers_and_resumed_on_others(optimizer: str, tmp_path: Path) -> None:
     done = STEPS + 2
@@ -364,6 +364,7 @@ def test_checkpoints_of_another_run_are_not_replaced(tmp_path: Path) -> None:
     assert [path.stem for path in checkpoints(tmp_path)] == ["checkpoint-00000005"]
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_ranks_wait_longer_for_the_disk_than_for_each_other(tmp_path: Path) -> None:
     def train() -> list[str]:

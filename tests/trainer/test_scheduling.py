@@ -134,7 +134,7 @@ def test_resumed_it_goes_on_as_without_a_break(scheduler: str, done: int, tmp_pa
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize(("workers", "update"), [(2, "replicated"), (3, "owner")])
+@pytest.mark.parametrize(("workers", "update"), [(2, "replicated"), pytest.param(3, "owner", marks=pytest.mark.slow)])
 def test_on_any_number_of_workers_and_resumed_on_another(workers: int, update: Update, tmp_path: Path) -> None:
     done, whole = STEPS + 3, {name: uninterrupted(name) for name in ON_MANY_RANKS}
 

@@ -116,6 +116,7 @@ def steps(trainer: Trainer) -> dict[str, Any]:
     return {"result": (trainer.fingerprint(), losses), "shards": [[len(part) for part in trainer.cut]]}
 
 
+@pytest.mark.slow
 def test_shares_change_in_the_middle_of_every_way_to_read_data() -> None:
     found = launch(lambda: ways(UNEQUAL), devices="cpu:2")
     alone = ways((0.0,))
@@ -166,6 +167,7 @@ class Stopping(Callback):
             self._trainer.stop()
 
 
+@pytest.mark.slow
 def test_a_resumed_training_measures_anew(tmp_path: Path) -> None:
     result, *shards = launch(lambda: stopped_and_resumed(str(tmp_path)), devices="cpu:2")
     assert result == results(trainer_of("equal", (0.0,)), vectors(EXAMPLES), 2)["result"]

@@ -48,6 +48,7 @@ def trained(servers: ServerList | None) -> tuple[str, str]:
     return trainer.fingerprint(), trainer.strategy_used.algorithm
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_servers_give_the_result_of_one_rank() -> None:
     expected, _ = trained(None)

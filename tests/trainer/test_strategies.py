@@ -80,7 +80,7 @@ def alone() -> str:
     return launch(lambda: trained(None), devices="cpu:1")
 
 
-@pytest.mark.parametrize("size", [1, 3, 8, *(pytest.param(size, marks=pytest.mark.slow) for size in (2, 5))])
+@pytest.mark.parametrize("size", [1, 3, *(pytest.param(size, marks=pytest.mark.slow) for size in (2, 5, 8))])
 def test_all_that_follow_the_tree_give_the_result_of_one_rank(size: int, alone: str) -> None:
     found = launch(trained_by_all, devices=f"cpu:{size}", timeout_s=60)
     assert set(found.values()) == {alone}

@@ -281,6 +281,7 @@ samegrad.launch(work, devices="cpu:2")
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_job_that_was_killed(torch_scripts: Scripts) -> None:
     command = torch_scripts.command(KILLED, "file", ())
     settings: dict[str, Any] = {"cwd": torch_scripts.folder, "env": torch_scripts.environment, "text": True}

@@ -16,6 +16,7 @@ from samegrad.errors import GroupError
 from samegrad.executors.host_rates import measure_host
 from samegrad.executors.link_rates import measure_links
 from samegrad.executors.process_group import ProcessGroup
+from samegrad.machine import usable_cores
 from samegrad.parallel.world import World
 from samegrad.planner.choosing import Choice, HostWays, chosen, link_times, owners_work, usual_choice
 from samegrad.recipe import Recipe
@@ -96,6 +97,8 @@ def _chosen(summing: Summing, topology: Topology | None) -> Choice:
     if summing.on_host:
         ways = HostWays(*about, summing.exact)
         host = _measured(summing, ways.works.values())
+        if host is None and _take_turns(summing):
+            return usual_choice(size, f"the usual one where {size} ranks take turns on fewer cores")
         if host is None:
             return usual_choice(size, "the usual one, since there is too little memory to measure anything in it")
         return chosen(ways.seconds(host), "in the memory of this host, as measured")
@@ -107,7 +110,7 @@ def _chosen(summing: Summing, topology: Topology | None) -> Choice:
 
 def exchange_seconds(summing: Summing, strategy: Strategy) -> float | None:
     """Seconds of an exchange by `strategy`, predicted from what is measured now. All ranks call it alike. None where
-    that is not known: for ranks that do not share memory, and for `native`."""
+    that is not known: for ranks that do not share memory, or are more than there are cores, and for `native`."""
     if summing.world.size == 1:
         return 0.0
     if not summing.on_host or strategy.is_native:
@@ -121,9 +124,16 @@ def exchange_seconds(summing: Summing, strategy: Strategy) -> float | None:
     return None if host is None else host.seconds(work)
 
 
+def _take_turns(summing: Summing) -> bool:
+    """Whether there are more ranks than cores: then it is the scheduler of the system that would be measured."""
+    return summing.world.size > usable_cores()
+
+
 def _measured(summing: Summing, works: Collection[SharedWork]) -> SharedHost | None:
-    """None where there is no memory to measure in, which all ranks find."""
+    """None where there is no memory to measure in, or where ranks take turns; all ranks find the same."""
     assert summing.world.host is not None
+    if _take_turns(summing):
+        return None
     try:
         return measure_host(summing.world.host, works, summing.nbytes)
     except GroupError as error:
