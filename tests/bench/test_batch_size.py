@@ -76,6 +76,7 @@ def test_the_plot_has_a_line_for_each_rule(linear: list[float | None]) -> None:
     assert axes.get_ylabel() == "test accuracy in percent"
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_with_a_larger_batch_a_larger_rate_keeps_more_of_the_accuracy() -> None:
     told: list[float] = []

@@ -49,6 +49,7 @@ def test_the_result_does_not_depend_on_loader_workers(kind: type[Any]) -> None:
         assert fit(kind, loading) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 @pytest.mark.parametrize(("ranks", "loading"), [(2, Loading(2)), pytest.param(3, Loading(1), marks=pytest.mark.slow)])
 def test_nor_on_the_number_of_ranks(ranks: int, loading: Loading) -> None:
@@ -92,6 +93,7 @@ def fit_in_stages(kind: type[Any], loading: Loading | None) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 @pytest.mark.parametrize("kind", [Staged, StagedStream])
 def test_loader_workers_see_what_was_changed_between_epochs(kind: type[Any]) -> None:
@@ -358,13 +360,22 @@ if __name__ == "__main__":
 """
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """One whose name leaves room for those of sockets in it, of which all may be 107 bytes long."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
 @pytest.mark.parametrize("start", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_nothing_is_left_when_a_rank_is_killed(start: str, number: signal.Signals, tmp_path: Path) -> None:
+def test_nothing_is_left_when_a_rank_is_killed(
+    start: str, number: signal.Signals, tmp_path: Path, short_folder: Path
+) -> None:
     """Neither its loader workers, with what starts them, nor temporary files."""
-    script, temporary = tmp_path / "script.py", tmp_path / "temporary"
+    script = tmp_path / "script.py"
     script.write_text(_SCRIPT, encoding="utf-8")
-    temporary.mkdir()
+    temporary = short_folder
     path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
     environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": path}
     with subprocess.Popen([sys.executable, script, start], stdout=subprocess.PIPE, env=environment) as process:
@@ -377,6 +388,7 @@ def test_nothing_is_left_when_a_rank_is_killed(start: str, number: signal.Signal
     assert list(temporary.glob("pymp-*")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_no_temporary_file_is_made_to_hand_tensors_over(tmp_path: Path) -> None:
     """So none can be left, whoever is killed."""
@@ -431,6 +443,7 @@ def test_a_data_set_that_cannot_be_pickled_is_refused_where_it_must_be() -> None
         make().fit(data, loading=Loading(1, start="forkserver"))
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 @pytest.mark.parametrize("epochs", [4, pytest.param(50, marks=pytest.mark.slow)])
 def test_loaders_of_ones_own_beside_a_trainer_leave_its_exchange_alone(epochs: int) -> None:

@@ -201,6 +201,7 @@ def test_what_is_no_scheduler_of_the_optimizer_is_refused() -> None:
             )
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_schedulers_that_differ_between_ranks_are_refused() -> None:
     def run() -> str:

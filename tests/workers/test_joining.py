@@ -141,6 +141,7 @@ def test_ranks_that_are_started_again_meet_each_other(
     check(ended, alone, 2, group)
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 @pytest.mark.parametrize(
     ("ranks", "how", "group"),

@@ -68,6 +68,7 @@ def test_the_first_signal_saves_and_ends(call: str, number: signal.Signals, torc
     assert read_record(latest(torch_scripts.folder / "out"))["position"]["steps"] > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("call", "number"), [("process", signal.SIGINT), ("launch", signal.SIGTERM)])
 def test_the_second_signal_ends_at_once(call: str, number: signal.Signals, torch_scripts: Scripts) -> None:
     with torch_scripts.start(script(call, hangs=True)) as process:
@@ -82,6 +83,7 @@ def test_the_second_signal_ends_at_once(call: str, number: signal.Signals, torch
     assert list((torch_scripts.folder / "out").glob("checkpoint*")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 def test_a_training_that_does_not_save_ends_at_once(call: str, torch_scripts: Scripts) -> None:
     with torch_scripts.start(script(call, saving="None", hangs=True)) as process:

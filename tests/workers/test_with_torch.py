@@ -107,6 +107,7 @@ print(len({samegrad.launch(lambda: train(2), devices=k, threads=2) for k in ("cp
 """
 
 
+@pytest.mark.slow
 def test_the_caller_may_have_computed_and_have_threads(torch_scripts: Scripts) -> None:
     run = torch_scripts.run(BUSY_CALLER)
     assert (run.returncode, run.stdout) == (0, "1\n"), run.stderr
