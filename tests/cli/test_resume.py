@@ -80,8 +80,8 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_result(
     assert 32 < steps < EPOCHS * 32
     assert stopped.stderr == (
         "stopping after the next step, and saving; once more to end at once, without\n"
-        f"stopped in epoch {(steps - 1) // 32 + 1} of {EPOCHS}, after {steps} steps in all, and saved. To go on, with the "
-        f"same result:\nsamegrad train --resume '{out}'\n"
+        f"stopped in epoch {(steps - 1) // 32 + 1} of {EPOCHS}, after {steps} steps in all, and saved. "
+        f"To go on, with the same result:\nsamegrad train --resume '{out}'\n"
     )
     resumed = train("--resume", out, "--devices", "cpu:3", "--json")
     assert resumed.returncode == 0, resumed.stderr
