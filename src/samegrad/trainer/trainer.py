@@ -72,7 +72,7 @@ class Trainer:
         changes parameters in place outside the optimizer would then act once per rank.
     strategy: how the ranks' gradients are added up: a `Strategy`, the name of an algorithm, or a `KVStore` connected
         with `leaves=recipe.shards`, whose servers do it; None for the one that is predicted to be the fastest, from
-        what is measured now, or on `topology`; `choice` then says which, and why.
+        what is measured now (the usual one where ranks outnumber cores), or on `topology`; `choice` says which and why.
         The result does not depend on it, but for those that need `Recipe(exact=False)`.
     topology: what joins the ranks, which are its first devices, so that nothing needs to be measured.
     shares: how fast each rank is; it gets shards in proportion. "equal", as by default, or "auto": as measured while
