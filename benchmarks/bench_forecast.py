@@ -1,7 +1,7 @@
 """Predicted against measured on this machine: exchanges, and training steps, by every strategy.
 
-    python benchmarks/bench_forecast.py                          # two and four ranks, 64 kB to 64 MB; minutes
-    python benchmarks/bench_forecast.py --ranks 2 --sizes 1MB --models lenet
+    python benchmarks/bench_forecast.py                          # 64 kB to 64 MB and three models; ten minutes
+    python benchmarks/bench_forecast.py --ranks 4 --sizes 1MB --models lenet
     python benchmarks/bench_forecast.py --preset tiny            # seconds; figures mean nothing
 
 Predictions are those of a training: for each size, additions in memory are timed as a Trainer does it when it is made,
@@ -9,19 +9,23 @@ and nothing is fitted to the times that are judged. Then each strategy exchanges
 rank has filled by additions before, as backward does, and whose sum it reads afterwards. Time counts from the first
 rank that starts to the last one that has the sum: in memory of its own ("private"), as a Trainer wants it, or where it
 was made ("area"). The median counts. It takes a machine on which nothing else computes: two ranks that have to share a
-core take a hundred times as long to meet.
+core take a hundred times as long to meet, and nothing is predicted where there are more ranks than cores.
 
 A step is predicted before training from what computing and updating take, measured on one minibatch, and the predicted
 exchange; see docs/planning.md. The median of the steps that follow counts.
 
 The error is |predicted / measured - 1|. The regret is what a step or exchange by the strategy that would be chosen
 takes longer than one by the strategy that was the fastest when measured.
+
+All of it is done anew in each of some rounds, in new processes, since what other users of the machine do changes from
+one second to the next. Judged is the median over the rounds; how far single rounds are off is said, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import os
 import platform
@@ -31,9 +35,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from samegrad.machine import usable_cores
 from samegrad.units import format_bytes, format_seconds, parse_bytes
 
-__all__ = ["errors", "main", "regrets"]
+__all__ = ["errors", "main", "merged", "regrets"]
 
 SIZES = "64kB,256kB,1MB,4MB,16MB,64MB"
 BATCHES = {"lenet": 256, "mlp": 256, "resnet18": 32}
@@ -42,7 +47,7 @@ SHARDS = 8
 
 Row = dict[str, Any]
 """What is compared ("case"), by which strategy ("way"), "predicted" and "measured" seconds, and whether the planner
-"chosen" it."""
+has "chosen" it."""
 
 
 # --- in the ranks ------------------------------------------------------------------------------------------------
@@ -161,6 +166,19 @@ def errors(rows: Sequence[Row]) -> list[float]:
     return [abs(row["predicted"] / row["measured"] - 1) for row in rows]
 
 
+def merged(rounds: Sequence[Sequence[Row]]) -> list[Row]:
+    """One row for those of all rounds that are about the same: medians, and what most of the rounds have chosen."""
+    found: dict[tuple[int, str, str], list[Row]] = {}
+    for row in itertools.chain(*rounds):
+        found.setdefault((row["ranks"], row["case"], row["way"]), []).append(row)
+    return [
+        {**rows[0]}
+        | {kind: statistics.median(row[kind] for row in rows) for kind in ("predicted", "measured")}
+        | {"chosen": 2 * sum(row["chosen"] for row in rows) > len(rows)}
+        for rows in found.values()
+    ]
+
+
 def regrets(rows: Sequence[Row]) -> dict[tuple[int, str], float]:
     """By ranks and case, where a strategy was chosen: how much longer it takes than the fastest, as a fraction."""
     found = {}
@@ -172,7 +190,8 @@ def regrets(rows: Sequence[Row]) -> dict[tuple[int, str], float]:
     return found
 
 
-def _print(title: str, rows: Sequence[Row]) -> None:
+def _print(title: str, rounds: Sequence[Sequence[Row]]) -> None:
+    rows = merged(rounds)
     print(f"\n{title}")
     before = ""
     for row in rows:
@@ -186,7 +205,11 @@ def _print(title: str, rows: Sequence[Row]) -> None:
             f"{format_seconds(row['measured']):>9s} measured {error:+7.1%}{'  chosen' if row['chosen'] else ''}"
         )
     found, lost = errors(rows), regrets(rows)
-    print(f"{len(found)} predictions: median error {statistics.median(found):.1%}, worst {max(found):.1%}")
+    single = [statistics.median(errors(each)) for each in rounds]
+    print(
+        f"{len(found)} predictions: median error {statistics.median(found):.1%}, worst {max(found):.1%}; median error "
+        f"of single rounds {min(single):.1%} to {max(single):.1%}"
+    )
     if lost:
         (ranks, case), most = max(lost.items(), key=lambda each: each[1])
         best = sum(each == 0 for each in lost.values())
@@ -196,12 +219,13 @@ def _print(title: str, rows: Sequence[Row]) -> None:
         )
 
 
-def _conditions(slice_s: float) -> str:
+def _conditions(rounds: int, slice_s: float) -> str:
     import torch
 
     return (
-        f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}, Python "
-        f"{platform.python_version()}, torch {torch.__version__}, 1 thread per rank, {slice_s:g} s for each way"
+        f"{platform.machine()}, {usable_cores()} cores, load {os.getloadavg()[0]:.1f}, Python "
+        f"{platform.python_version()}, torch {torch.__version__}, 1 thread per rank, {rounds} rounds, {slice_s:g} s "
+        "for each way"
     )
 
 
@@ -210,32 +234,41 @@ def main(arguments: list[str] | None = None) -> int:
     import samegrad as sg
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", default="2,4", help="numbers of ranks")
+    parser.add_argument("--ranks", default="2", help="numbers of ranks, as 2,4")
     parser.add_argument("--sizes", default=SIZES, help="of the buffer; may be empty")
     parser.add_argument("--models", default="lenet,mlp,resnet18", help="some of lenet,mlp,resnet18; may be empty")
+    parser.add_argument("--rounds", type=int, default=5, help="of which the median counts")
     parser.add_argument("--slice", type=float, default=0.3, help="seconds of each way, ten times as many of steps")
     parser.add_argument("--preset", choices=["full", "tiny"], default="full")
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
     options = parser.parse_args(arguments)
     batches = {name: BATCHES[name] for name in options.models.split(",") if name in BATCHES}
     if options.preset == "tiny":
-        options.sizes, options.slice, batches = "4kB", 0.01, TINY_BATCHES
+        options.sizes, options.slice, options.rounds, batches = "4kB", 0.01, 1, TINY_BATCHES
     sizes = [round(parse_bytes(word)) for word in options.sizes.split(",") if word]
-    conditions = _conditions(options.slice)
+    cores = usable_cores()
+    ranks = [int(word) for word in options.ranks.split(",")]
+    conditions = _conditions(options.rounds, options.slice)
     print(conditions)
-    rows: dict[str, list[Row]] = {"exchanges": [], "steps": []}
-    for ranks in options.ranks.split(","):
-        work = functools.partial(_work, sizes, batches, options.slice)
-        for kind, found in sg.launch(work, devices=f"cpu:{ranks}", timeout_s=600).items():
-            rows[kind] += found
+    for each in ranks:
+        if each > cores:
+            print(f"{each} ranks: nothing is predicted where ranks take turns on {cores} cores")
+    work = functools.partial(_work, sizes, batches, options.slice)
+    rounds = [
+        [sg.launch(work, devices=f"cpu:{each}", timeout_s=600) for each in ranks if each <= cores]
+        for _ in range(options.rounds)
+    ]
+    record: dict[str, Any] = {"conditions": conditions}
     for title, kind in (
         ("exchanges of float32, one buffer for each rank", "exchanges"),
         (f"training steps, {SHARDS} shards", "steps"),
     ):
-        if rows[kind]:
-            _print(title, rows[kind])
+        rows = [[row for found in each for row in found[kind]] for each in rounds]
+        if any(rows):
+            _print(title, rows)
+        record |= {kind: merged(rows), f"{kind}_of_rounds": rows}
     if options.json:
-        options.json.write_text(json.dumps({"conditions": conditions, **rows}, indent=1) + "\n")
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 
 

@@ -36,3 +36,11 @@ def test_errors_are_relative_and_the_regret_is_that_of_the_choice() -> None:
     rows = [row("x", 1.0, 1.1, True), row("y", 1.2, 1.0, False), row("x", 2.0, 4.0, False, "b")]
     assert bench_forecast.errors(rows) == pytest.approx([1 - 1 / 1.1, 0.2, 0.5])
     assert bench_forecast.regrets(rows) == {(2, "a"): pytest.approx(0.1)}
+
+
+def test_rounds_come_to_their_medians_and_to_what_most_have_chosen() -> None:
+    def row(way: str, predicted: float, chosen: bool) -> dict[str, Any]:
+        return {"ranks": 2, "case": "a", "way": way, "predicted": predicted, "measured": 1.0, "chosen": chosen}
+
+    rounds = [[row("x", 1.0, True), row("y", 5.0, False)], [row("x", 3.0, True)], [row("x", 2.0, False)]]
+    assert bench_forecast.merged(rounds) == [row("x", 2.0, True), row("y", 5.0, False)]

@@ -91,6 +91,21 @@ def test_the_figure_is_the_ratio_of_the_times(monkeypatch: pytest.MonkeyPatch) -
     assert cost == pytest.approx((4 / 3, 4.0))
 
 
+def test_one_shard_stands_for_all_where_a_minibatch_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 0.0
+    sizes = []
+
+    def steady(output: Tensor, target: Tensor) -> Tensor:
+        nonlocal clock
+        clock += 1.0
+        sizes.append(len(target))
+        return F.cross_entropy(output, target)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock)
+    assert shard_cost(make_trainer(), steady, make_data(), budget_s=7.0) == (None, 4.0)
+    assert sizes == [4, 4, 5, 5]
+
+
 @pytest.mark.parametrize(
     "error",
     [

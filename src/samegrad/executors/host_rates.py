@@ -7,8 +7,9 @@ before as a step and an exchange write them: so it finds in caches what it will 
 from __future__ import annotations
 
 import json
+import statistics
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ __all__ = ["measure_host"]
 _OPERATION = "measuring the host"
 _MOST, _LEAST, _TOGETHER = 16e6, 4e6, 64e6  # bytes of a buffer, of the same where ranks are many, of all ranks' buffers
 _CACHED = 8e6  # bytes; of larger buffers, caches hold nothing from before
-_MOST_ROUNDS = 9
+_MOST_ROUNDS = 41
 _BUDGET_S = 0.2  # after which no round begins
 _EXCHANGES = 20
 _LEAST_ADDITION = Addition("own + peer > private", 4)
@@ -69,7 +70,7 @@ def _host(records: list[dict[str, Any]], wanted: list[tuple[Addition | None, boo
     meeting_s = least_s = 0.0
     for number, (addition, together) in enumerate(wanted):
         rounds = list(zip(*(record["times"][number] for record in records), strict=True))
-        seconds = _usual(
+        seconds = statistics.median(
             max(end for _, end in (each if together else each[:1])) - max(start for start, _ in each) for each in rounds
         )
         if addition is None:
@@ -78,15 +79,9 @@ def _host(records: list[dict[str, Any]], wanted: list[tuple[Addition | None, boo
             if addition == _LEAST_ADDITION and together:
                 least_s = seconds
             found[together][addition] = max(seconds - meeting_s, 0.0) * scale * (share if together else 1.0)
-    exchange_s = _usual(max(each) for each in zip(*(record["starting"] for record in records), strict=True))
+    exchange_s = statistics.median(max(each) for each in zip(*(record["starting"] for record in records), strict=True))
     starting_s = max(exchange_s - least_s, 0.0)
     return SharedHost(ranks, cores, starting_s, meeting_s, found[False], found[True])
-
-
-def _usual(seconds: Iterable[float]) -> float:
-    """The lower quartile: what other processes delay is not what a training finds again and again."""
-    ordered = sorted(seconds)
-    return ordered[len(ordered) // 4]
 
 
 class _Probes:

@@ -31,10 +31,10 @@ _PROBE = 4  # examples; few enough that no model takes long for them
 
 
 class ShardCost(NamedTuple):
-    """ratio: how many times as long the shards of this rank take as the same examples in one piece; seconds: how long
-    they take, with reading their examples."""
+    """ratio: how many times as long the shards of this rank take as the same examples in one piece; None where that
+    would have taken too long to find. seconds: how long they take, with reading their examples."""
 
-    ratio: float
+    ratio: float | None
     seconds: float
 
 
@@ -43,8 +43,9 @@ def shard_cost(
 ) -> ShardCost | None:
     """What the shards of this rank take; None if not measured.
 
-    It is not measured where that would take longer than about `budget_s` seconds, would have to be compiled, or where
-    the one piece does not fit into memory. The model is afterwards as it was, bit for bit, and without gradients. The
+    Where measuring it would take longer than about `budget_s` seconds, one shard stands for all. It is not measured
+    where even that takes too long, would have to be compiled, or where the one piece does not fit into memory. The
+    model is afterwards as it was, bit for bit, and without gradients. The
     global generators are not put back: every shard seeds them anyway. Ranks may call it at the same time, and then find
     what they find in training.
     """
@@ -93,7 +94,8 @@ def _measured(trainer: Trainer, loss: Callable[[Any, Any], Tensor], dataset: Any
             return None  # it would not fail, but swap, or be killed
         rounds = min(int(budget_s / estimate_s), _ROUNDS)
         if rounds < 1:
-            return None
+            of_one = sum(compute(parts[:1]))  # once more: the first of its size also pays for setting up
+            return ShardCost(None, of_one * len(whole) / len(parts[0]))
         times = [(compute(parts), compute([whole])[0] if is_cut else 0.0) for _ in range(rounds)]
     counted = times[1:] or times  # the first also pays for setting up
     seconds, reading = (statistics.median(each) for each in zip(*(cut for cut, _ in counted), strict=True))
