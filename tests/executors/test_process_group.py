@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from tests.executors.conformance import DTYPES, check_sum
+from tests.executors.conformance import DTYPES, check_exchange, check_sum
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from samegrad.errors import CallMismatch
+from samegrad.executors import process_exchange
 from samegrad.executors.link_rates import measure_links
+from samegrad.executors.messages import rounds_of
 from samegrad.executors.process_group import ProcessGroup
+from samegrad.schedules import Cut, build_for
 from samegrad.shards import even, shares
 from samegrad.workers import context, launch
 
@@ -33,7 +36,7 @@ def check_everything(store: str) -> list[str]:
     )
     group = ProcessGroup(torch.device("cpu"))
     assert (group.rank, group.size) == (worker.rank, RANKS)
-    checks = [check_gather, check_broadcast, check_sums, check_operations, check_links]
+    checks = [check_gather, check_broadcast, check_sums, check_pieces, check_operations, check_links]
     for check in checks:
         check(group)
     dist.destroy_process_group()
@@ -97,6 +100,19 @@ def check_sums(group: ProcessGroup) -> None:
     check_sum(group, even(3, RANKS), 3, [(torch.float32, 200_000)])
 
 
+def check_pieces(group: ProcessGroup) -> None:
+    """Long buffers, which go through the rounds in pieces, by schedules of many shapes."""
+    sizes = [(torch.float32, 9000), (torch.complex64, 7001), (torch.int64, 5)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(process_exchange, "_PIECE", 1000)
+        for cut in (shares(8, RANKS), [range(1), range(1, 7), range(7, 8)]):
+            for name in ("sharded", "one-device", "halving-doubling", "binomial-tree"):
+                schedule = build_for(name, Cut.of(cut, 8))
+                check_exchange(group, schedule, sizes, [set(), {0, 3}])
+        ring = build_for("two-way-ring", Cut.of(shares(RANKS, RANKS), RANKS))
+        check_exchange(group, ring, sizes, follows_tree=False)
+
+
 def check_operations(group: ProcessGroup) -> None:
     """Ranks that meet for different operations are told, all of them; sums are, where there is a way to meet before."""
     with pytest.raises(CallMismatch, match="ranks 0, 1 are at 'step', rank 2 is at 'evaluate'"):
@@ -114,4 +130,11 @@ def check_operations(group: ProcessGroup) -> None:
 def test_a_gloo_group_conforms(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     checked = launch(lambda: check_everything(store), devices=f"cpu:{RANKS}", timeout_s=60)
-    assert len(checked) == 5
+    assert len(checked) == 6
+
+
+def test_what_a_rank_does_by_itself_ends_the_round_before() -> None:
+    rounds = build_for("sharded", Cut.of(shares(4, 4), 4)).rounds
+    assert len(rounds) == 4
+    scatter, gather = rounds_of(rounds, 0)
+    assert (len(scatter.received), len(scatter.applied), len(gather.received), len(gather.applied)) == (3, 3, 3, 0)

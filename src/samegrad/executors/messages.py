@@ -7,7 +7,7 @@ Nothing here knows about tensors.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from samegrad.schedules.ir import Op, Round, Transfer
@@ -56,8 +56,22 @@ class RankRound:
 
 
 def rounds_of(rounds: Iterable[Round], rank: int) -> list[RankRound]:
-    """The rounds as `rank` sees them."""
-    return [_round_of(list(each.where((each.source == rank) | (each.target == rank))), rank) for each in rounds]
+    """The rounds as `rank` sees them. What it does by itself belongs to the end of the round before, if it can: then a
+    piece of a buffer goes on while the next one is on its way."""
+    found: list[RankRound] = []
+    for each in rounds:
+        own = _round_of(list(each.where((each.source == rank) | (each.target == rank))), rank)
+        if found and _follows(own, found[-1]):
+            found[-1] = replace(found[-1], applied=found[-1].applied + own.applied)
+        else:
+            found.append(own)
+    return found
+
+
+def _follows(each: RankRound, before: RankRound) -> bool:
+    """Whether it is additions only, of what is there at the end of the round before."""
+    has_copies = bool(each.kept or {apply.source for apply in each.applied} & set(before.kept))
+    return not (each.sent or each.received or has_copies)
 
 
 def _round_of(moves: list[Transfer], rank: int) -> RankRound:

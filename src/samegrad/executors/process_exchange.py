@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from samegrad.executors.additions import Addition, Run, add_up
 from samegrad.executors.base import Request, Turns
 from samegrad.executors.messages import RankRound, Spot, rounds_of
 from samegrad.schedules.ir import Op, Schedule
@@ -20,7 +21,7 @@ from samegrad.summation import as_real
 
 __all__ = ["ProcessExchange"]
 
-_PIECE = 1 << 20  # bytes
+_PIECE = 1 << 21  # bytes
 _MOST_LANES = 64
 _LONG = 1 << 16  # bytes; cells of that size are messages of their own
 
@@ -99,7 +100,7 @@ class _BoundRound:
         self._packed: list[tuple[Tensor, Tensor]] = []  # where to, what: copied before anything else
         self._sent: list[tuple[int, Tensor]] = []
         self._received: list[tuple[int, Tensor]] = []
-        self._applied: list[tuple[Op, Tensor, Tensor]] = []
+        self._runs: list[Run] = []
         self._works: list[dist.Work] = []
 
     def bind(self, slots: Sequence[Tensor], parts: Sequence[range]) -> None:
@@ -116,11 +117,14 @@ class _BoundRound:
             self._packed += [(view, each) for view, each in zip(views, cells, strict=True) if view is not each]
             self._sent += [(message.peer, whole) for whole in wholes]
         arriving: dict[int, list[Tensor]] = {}
+        additions: dict[int, list[Addition]] = {}  # by chunk: those of different chunks have no memory in common
         for message in self._each.received:
             cells = [cell(spot) for spot in message.spots]
             wholes, views = _messages(cells, in_place=message.is_direct)
             if message.is_direct:
-                self._applied += [(Op.COPY, to, view) for to, view in zip(cells, views, strict=True) if view is not to]
+                self._runs += [
+                    Run([(view, None, to)], to.numel()) for to, view in zip(cells, views, strict=True) if view is not to
+                ]
             arriving[message.peer] = views
             self._received += [(message.peer, whole) for whole in wholes]
         for apply in self._each.applied:
@@ -128,7 +132,13 @@ class _BoundRound:
                 value = arriving[apply.peer][apply.number]
             else:
                 value = kept[apply.source] if apply.source in kept else cell(apply.source)
-            self._applied.append((apply.op, cell(apply.spot), value))
+            target, value = as_real(cell(apply.spot)), as_real(value)
+            addition = (target, value, target) if apply.op is Op.ADD else (value, None, target)
+            additions.setdefault(apply.spot.chunk, []).append(addition)
+        for chunk, each in additions.items():
+            numel = len(parts[chunk])
+            in_blocks = slots[0].device.type == "cpu"  # they stay in its cache; on a GPU each would be a kernel
+            self._runs += [Run(each, numel)] if in_blocks else [Run([one], numel) for one in each]
 
     def start(self) -> None:
         """Sends, and is ready to receive."""
@@ -147,11 +157,8 @@ class _BoundRound:
         for work in self._works:
             work.wait()
         self._works = []
-        for op, target, value in self._applied:
-            if op is Op.ADD:
-                as_real(target).add_(as_real(value))
-            else:
-                target.copy_(value)
+        for run in self._runs:
+            add_up(run)
 
 
 def _messages(cells: Sequence[Tensor], in_place: bool) -> tuple[list[Tensor], list[Tensor]]:
