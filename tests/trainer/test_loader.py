@@ -345,7 +345,7 @@ def test_one_that_is_killed_after_the_loader_has_ended_raises_nowhere(monkeypatc
 
 
 _SCRIPT = """
-import sys, threading
+import sys, threading, time
 from tests.trainer.test_loader import Hanging, make
 from samegrad.trainer import Loading
 
@@ -355,8 +355,15 @@ class Told(Hanging):
             print("at work", flush=True)
         return super().__getitem__(index)
 
+class SlowToStart(Hanging):
+    def __setstate__(self, state):
+        print("at work", flush=True)
+        time.sleep(2)
+        self.__dict__.update(state)
+
 if __name__ == "__main__":
-    make().fit(Told(37), loading=Loading(2, start=sys.argv[1]))
+    dataset = SlowToStart(37) if "early" in sys.argv else Told(37)
+    make().fit(dataset, loading=Loading(2, start=sys.argv[1]))
 """
 
 
@@ -367,24 +374,28 @@ def short_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.parametrize("start", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "arguments",
+    [["fork"], *(pytest.param(each, marks=pytest.mark.slow) for each in (["forkserver"], ["forkserver", "early"]))],
+    ids=" ".join,
+)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_is_left_when_a_rank_is_killed(
-    start: str, number: signal.Signals, tmp_path: Path, short_folder: Path
+    arguments: list[str], number: signal.Signals, tmp_path: Path, short_folder: Path
 ) -> None:
-    """Neither its loader workers, with what starts them, nor temporary files."""
+    """Neither its loader workers, even if they are about to start, with what starts them, nor temporary files."""
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT, encoding="utf-8")
     temporary = short_folder
     path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
     environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": path}
-    with subprocess.Popen([sys.executable, script, start], stdout=subprocess.PIPE, env=environment) as process:
+    with subprocess.Popen([sys.executable, script, *arguments], stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"at work\n"
         children = psutil.Process(process.pid).children(recursive=True)
         assert len(children) >= 2
         process.send_signal(number)
-        wait_until(lambda: all(is_gone(child.pid) for child in children), 4 if start == "fork" else 20)
+        wait_until(lambda: all(is_gone(child.pid) for child in children), 20 if "forkserver" in arguments else 4)
     assert list(temporary.glob("pymp-*")) == []
 
 

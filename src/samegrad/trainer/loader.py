@@ -10,6 +10,7 @@ import functools
 import multiprocessing.connection
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -33,6 +34,7 @@ from samegrad.workers.parent import die_with_parent
 __all__ = ["Loader"]
 
 _OF_THE_JOB = (signal.SIGINT, signal.SIGTERM)  # sent to all of its processes
+_FORK_SERVER = "samegrad.workers.fork_server"
 _POLL_S = 0.5  # how often it is looked whether a loader worker has died
 _GRACE_S = 0.5  # between asking loader workers to end and killing them
 
@@ -50,7 +52,7 @@ class Loader:
         self._tasks = _Tasks()
         context = multiprocessing.get_context(loading.start)
         if loading.start == "forkserver":
-            context.set_forkserver_preload(["torch", __name__, "samegrad.workers.fork_server"])
+            context.set_forkserver_preload(["torch", __name__, _FORK_SERVER])
         self._reading = _Reading(read)
         self._loader: DataLoader[Any] = DataLoader(
             self._reading,
@@ -236,7 +238,9 @@ def _begin(parent: int | None, _: int) -> None:
     for number in _OF_THE_JOB:  # its rank may still want a minibatch
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_THE_JOB)
-    die_with_parent(os.getppid() if parent is None else parent)
+    # What the fork server has preloaded is here, too. Asking for the parent now may be too late.
+    server = getattr(sys.modules.get(_FORK_SERVER), "server", None)
+    die_with_parent(parent or server or os.getppid())
 
 
 def _unchanged(value: Any) -> Any:

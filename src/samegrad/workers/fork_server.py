@@ -2,6 +2,8 @@
 
 multiprocessing puts the socket of the fork server there. The rank removes it, but not where a signal has ended it; and
 the fork server by itself would wait for the loader workers. Imported anywhere else, this module does nothing.
+
+What a fork server starts has this module, too, and finds in `server` whom it comes from, even if that has ended.
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ from pathlib import Path
 
 from samegrad.workers.parent import die_with_parent
 
-__all__: list[str] = []
+__all__ = ["server"]
+
+server: int | None = None
+"""Process that this one is, or was forked from, if that is a fork server which preloaded this module."""
 
 _RANK_HAS_ENDED = signal.SIGUSR2
 
@@ -48,4 +53,5 @@ def _sockets() -> Iterator[Path]:
 
 for path in _sockets():
     if path.name.startswith("listener-") and path.parent.name.startswith("pymp-"):
+        server = os.getpid()
         _end_with_rank(path.parent)
