@@ -100,8 +100,8 @@ def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     ("words", "message"),
     [
         ("--topology pcie-switch-4 --bytes many", "--bytes: expected a number of bytes such as 160MB"),
-        ("--topology pcie-switch-4 --bytes 0", "--bytes: expected more than 0"),
-        ("--topology pcie-switch-4 --bytes 1e300", "--bytes: expected more than 0 and not an absurd number"),
+        ("--topology pcie-switch-4 --bytes 0", "--bytes: expected 1 byte or more"),
+        ("--topology pcie-switch-4 --bytes 1e300", "--bytes: expected 1 byte or more, and not an absurd number"),
         ("--topology pcie-switch-4 --bytes 1MB --algorithm rin", "did you mean 'ring'?"),
         ("--topology pcie-switch-4 --bytes 1MB --pieces 0", "a pipeline has at least one piece"),
         ("--topology pcie-swich-4 --bytes 1MB", "pcie-switch-K"),

@@ -186,9 +186,9 @@ def test_placement() -> None:
     assert shared.seconds == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize("nbytes", [0, -1.0, math.inf, math.nan, "160MB", None])
+@pytest.mark.parametrize("nbytes", [0, -1.0, 1e-300, 1e19, math.inf, math.nan, "160MB", None])
 def test_absurd_sizes(nbytes: float) -> None:
-    with pytest.raises(ConfigurationError, match="ring: nbytes must be a positive number of bytes; got"):
+    with pytest.raises(ConfigurationError, match="ring: nbytes must be a number of bytes from 1 to 1e.18; got"):
         simulate(build("ring", 2), star(2), nbytes)
 
 

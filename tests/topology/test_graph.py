@@ -51,13 +51,16 @@ def test_device_links_are_ranks() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"bandwidth": 0.0}, "link a - b: bandwidth must be positive bytes/s; got 0.0"),
+        ({"bandwidth": 0.0}, "link a - b: bandwidth must be positive bytes/s, from 1 to 1e.18; got 0.0"),
         ({"bandwidth": -1.0}, "got -1.0"),
         ({"bandwidth": math.nan}, "got nan"),
         ({"bandwidth": math.inf}, "got inf"),
-        ({"latency": -1.0}, "link a - b: latency must be seconds, 0 or more; got -1.0"),
-        ({"per_message": math.inf}, "per_message must be seconds, 0 or more; got inf"),
-        ({"count": 0}, "count must be at least 1; got 0"),
+        ({"bandwidth": 1e-320}, "bandwidth must be positive bytes/s, from 1 to 1e.18; got 1e-320"),
+        ({"bandwidth": 1e19}, "got 1e.19"),
+        ({"latency": -1.0}, "link a - b: latency must be seconds, 0 to 1e.06; got -1.0"),
+        ({"per_message": math.inf}, "per_message must be seconds, 0 to 1e.06; got inf"),
+        ({"count": 0}, "count must be 1 to 65536 parallel links; got 0"),
+        ({"count": 10**21}, "count must be 1 to 65536 parallel links; got 10"),
         ({"b": "a"}, "link a - a: a link joins two different nodes"),
     ],
 )
@@ -72,7 +75,7 @@ def test_names_that_cannot_be_printed(name: str) -> None:
         Node(name, Kind.DEVICE)
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf, 1e-320])
 def test_rates_of_addition_that_cannot_be(rate: float) -> None:
     with pytest.raises(TopologyError, match="node 'a': add_rate must be positive"):
         Node("a", Kind.DEVICE, add_rate=rate)

@@ -49,8 +49,8 @@ def test_what_is_written_is_read(each: Preset) -> None:
 
 
 def test_odd_figures_and_names_are_read_as_written() -> None:
-    nodes = (Node('a "quoted" \\ name', Kind.DEVICE, "höst", 1 / 3), Node("\u2603", Kind.DEVICE))
-    links = (Link(nodes[0].name, nodes[1].name, 1e-7 / 3, 1e-9, 1e22, "x = 'y'", 7),)
+    nodes = (Node('a "quoted" \\ name', Kind.DEVICE, "höst", 1e9 / 3), Node("\u2603", Kind.DEVICE))
+    links = (Link(nodes[0].name, nodes[1].name, 1e7 / 3, 1e-9, 5e-5, "x = 'y'", 7),)
     topology = Topology("[[link]]", nodes, links)
     assert from_toml(topology.to_toml()) == topology
 
@@ -68,6 +68,11 @@ def test_odd_figures_and_names_are_read_as_written() -> None:
             'kind = "gpu"\nhost',
             "f: line 5: kind: expected device, host, switch or nic; got 'gp",
         ),
+        (
+            'kind = "device"\nhost',
+            'kind = "devcie"\nhost',
+            "f: line 5: kind: expected device, host, switch or nic; got 'devcie'; did you mean 'device'?",
+        ),
         ('kind = "device"\nhost', "host", "f: line 3: kind: expected device, host, switch or nic; got nothing"),
         ('name = "a"', "name = 1", "f: line 4: name: expected text; got 1"),
         ('name = "a"', 'name = ""', "f: line 4: a node needs a name"),
@@ -80,11 +85,12 @@ def test_odd_figures_and_names_are_read_as_written() -> None:
         ('"25 Gb/s"', "0", "f: line 15: bandwidth: expected positive bytes/s"),
         ('"25 Gb/s"', "-16e9", "f: line 15: bandwidth: expected positive bytes/s"),
         ('"25 Gb/s"', "nan", "f: line 15: bandwidth: expected positive bytes/s"),
+        ('"25 Gb/s"', "1e-320", "f: line 15: link a - b: bandwidth must be positive bytes/s, from 1 to"),
         ('"25 Gb/s"', '"25"', "f: line 15: bandwidth: expected a rate such as 25Gb"),
         ('bandwidth = "25 Gb/s"\n', "", "f: line 13: bandwidth: expected positive bytes/s"),
         ("latency = 1e-6", "latency = -1", "f: line 16: latency: expected seconds, 0 or more; got -1"),
         ("latency = 1e-6", 'latency = "1 us"', "f: line 16: latency: expected seconds, 0 or more"),
-        ("count = 2", "count = 0", "f: line 19: link a - b: count must be at least 1; got 0"),
+        ("count = 2", "count = 0", "f: line 19: link a - b: count must be 1 to 65536 parallel links; got 0"),
         ("count = 2", "count = true", "f: line 19: count: expected a whole number; got True"),
         ("count = 2", "count = 1.5", "f: line 19: count: expected a whole number; got 1.5"),
         (
@@ -93,7 +99,7 @@ def test_odd_figures_and_names_are_read_as_written() -> None:
             "f: line 17: between: b and a",
         ),
         ("[[link]]", "[[node]]\nname = 'c'\nkind = 'device'\n[[link]]", "f: two: it is not connected"),
-        (TEXT, "", "f: f: there is no device among its 0 nodes"),
+        (TEXT, "", "f: there is no device among its 0 nodes"),
         ("count = 2", "count = 2\n" + "x = " + "[" * 5000, "f: "),
     ],
 )

@@ -61,8 +61,8 @@ def simulate(
         size = parse_bytes(nbytes)
     except ValueError as error:
         raise ConfigurationError(f"--bytes: {error}") from None
-    if not 0 < size < 1e18:
-        raise ConfigurationError(f"--bytes: expected more than 0 and not an absurd number of bytes; got {nbytes}")
+    if not 1 <= size <= 1e18:
+        raise ConfigurationError(f"--bytes: expected 1 byte or more, and not an absurd number of them; got {nbytes}")
     if plot is not None:
         check_plot(plot)
     found = find(topology)

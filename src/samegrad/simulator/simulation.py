@@ -20,6 +20,8 @@ from samegrad.topology.graph import Topology
 
 __all__ = ["Simulation", "Step", "simulate"]
 
+_MOST_BYTES = 1e18
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -133,8 +135,10 @@ def simulate(
 
     Raises ConfigurationError if the schedule does not fit, TopologyError for unknown nodes and where there is no route.
     """
-    if not isinstance(nbytes, int | float) or not 0 < nbytes < math.inf:
-        raise ConfigurationError(f"{schedule.name}: nbytes must be a positive number of bytes; got {nbytes!r}")
+    if not isinstance(nbytes, int | float) or not 1 <= nbytes <= _MOST_BYTES:
+        raise ConfigurationError(
+            f"{schedule.name}: nbytes must be a number of bytes from 1 to {_MOST_BYTES:g}; got {nbytes!r}"
+        )
     names = place(schedule.cut, topology, placement)
     messages = messages_of(schedule, float(nbytes), with_waits=not barriers)
     wiring = wire(messages, names, topology)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from samegrad.errors import TopologyError
@@ -58,7 +59,7 @@ def check(topology: Topology) -> None:
 
 def unknown(name: str, known: Iterable[str]) -> str:
     """`name` in quotes, with the nearest of the `known` names if one is near."""
-    near = difflib.get_close_matches(name, list(known)[:5000], n=1)
+    near = difflib.get_close_matches(name, [str(each) for each in islice(known, 5000)], n=1)
     return f"{name!r}; did you mean {near[0]!r}?" if near else f"{name!r}."
 
 

@@ -103,7 +103,7 @@ class _Reader:
         try:
             return Topology(name, tuple(nodes.values()), tuple(links.values()))
         except TopologyError as error:
-            raise TopologyError(f"{self.source}: {error}") from error
+            raise TopologyError(str(error) if name == self.source else f"{self.source}: {error}") from error
 
     def tables(self, record: dict[str, Any], key: str) -> list[dict[str, Any]]:
         tables = record.get(key, [])

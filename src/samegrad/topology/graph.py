@@ -9,7 +9,6 @@ that all of them use.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,6 +26,10 @@ if TYPE_CHECKING:
     from samegrad.topology.routes import Router
 
 __all__ = ["Kind", "Link", "Node", "Topology"]
+
+_LEAST_RATE, _MOST_RATE = 1.0, 1e18  # bytes/s; anything else is a mistake, and times would be no finite numbers
+_MOST_SECONDS = 1e6
+_MOST_PARALLEL = 2**16
 
 
 class Kind(StrEnum):
@@ -58,8 +61,8 @@ class Node:
             raise TopologyError(f"a node needs a name that can be printed, without blanks around it; got {self.name!r}")
         if not self.host.isprintable():
             raise TopologyError(f"node {self.name!r}: host must be text that can be printed; got {self.host!r}")
-        if self.add_rate is not None and not 0 < self.add_rate < math.inf:
-            raise TopologyError(f"node {self.name!r}: add_rate must be positive bytes/s; got {self.add_rate}")
+        if self.add_rate is not None:
+            _check_rate(f"node {self.name!r}: add_rate", self.add_rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +90,19 @@ class Link:
         where = f"link {self.a} - {self.b}"
         if self.a == self.b:
             raise TopologyError(f"{where}: a link joins two different nodes")
-        if not 0 < self.bandwidth < math.inf:
-            raise TopologyError(f"{where}: bandwidth must be positive bytes/s; got {self.bandwidth}")
+        _check_rate(f"{where}: bandwidth", self.bandwidth)
         for name, seconds in (("latency", self.latency), ("per_message", self.per_message)):
-            if not 0 <= seconds < math.inf:
-                raise TopologyError(f"{where}: {name} must be seconds, 0 or more; got {seconds}")
+            if not 0 <= seconds <= _MOST_SECONDS:
+                raise TopologyError(f"{where}: {name} must be seconds, 0 to {_MOST_SECONDS:g}; got {seconds}")
         if not self.kind.isprintable():
             raise TopologyError(f"{where}: kind must be text that can be printed; got {self.kind!r}")
-        if self.count < 1:
-            raise TopologyError(f"{where}: count must be at least 1; got {self.count}")
+        if not 1 <= self.count <= _MOST_PARALLEL:
+            raise TopologyError(f"{where}: count must be 1 to {_MOST_PARALLEL} parallel links; got {self.count}")
+
+
+def _check_rate(what: str, rate: float) -> None:
+    if not _LEAST_RATE <= rate <= _MOST_RATE:
+        raise TopologyError(f"{what} must be positive bytes/s, from {_LEAST_RATE:g} to {_MOST_RATE:g}; got {rate}")
 
 
 @dataclass(frozen=True)
