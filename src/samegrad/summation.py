@@ -17,9 +17,18 @@ from torch import Tensor
 
 from samegrad.shards import Node, leaves_of, subtrees
 
-__all__ = ["RunningSum", "Value", "as_real"]
+__all__ = ["ADDABLE", "RunningSum", "Value", "as_real"]
 
 Value = list[Tensor | None]
+
+ADDABLE = frozenset(
+    [
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
+        *(torch.complex128, torch.complex64, torch.complex32),
+    ]
+)
+"""Kinds of numbers that torch adds up. Others it stores only, as float8; and truth values have no sum."""
 
 
 def as_real(tensor: Tensor) -> Tensor:

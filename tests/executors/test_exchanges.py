@@ -78,6 +78,7 @@ def test_the_order_of_calls_is_checked() -> None:
         (lambda group: group.prepare(build("ring", 2, collective="all-gather"), SIZES, "x"), "for all-gather"),
         (lambda group: group.prepare(build("ring", 2), [(torch.float32, -1)], "x"), "-1 x float32 cannot be added up"),
         (lambda group: group.prepare(build("ring", 2), [(torch.bool, 4)], "x"), "4 x bool cannot be added up"),
+        (lambda group: group.prepare(build("ring", 2), [(torch.uint16, 4)], "x"), "4 x uint16 cannot be added up"),
         (lambda group: group.prepare(build("ring", 2), SIZES, "x", [torch.empty(11)]), r"of 10 x float32; got \[11\]"),
         (lambda group: group.prepare(build("ring", 2), SIZES, "x", [torch.empty(2, 5)]), r"got \[2, 5\] torch.float32"),
         (lambda group: group.prepare(build("ring", 2), SIZES, "x", []), "got none"),

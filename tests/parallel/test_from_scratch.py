@@ -13,6 +13,8 @@ from samegrad.parallel import allreduce, devices, replicate_parameters, split_ba
 from samegrad.schedules import ALGORITHMS, build, pipelined
 from samegrad.shards import tree_sum
 
+SHARED = torch.ones(6)
+
 
 def test_devices_by_name() -> None:
     assert devices("cpu:3") == [torch.device("cpu")] * 3
@@ -168,6 +170,35 @@ def test_allreduce_by_every_algorithm(name: str) -> None:
         if ALGORITHMS[name].follows_tree:
             assert torch.equal(tensors[0], again[0])
         torch.testing.assert_close(tensors[0], again[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "found"),
+    [
+        ([torch.ones(2).to(torch.float8_e4m3fn)] * 2, r"\[2\] torch.float8_e4m3fn on cpu: numbers of this kind"),
+        ([torch.tensor([True]), torch.tensor([False])], "torch.bool on cpu: numbers of this kind"),
+        ([torch.ones(3), torch.ones(1).expand(3)], "several of its elements are one place in memory"),
+        (
+            [torch.eye(2).to_sparse(), torch.eye(2)],
+            "expected a dense tensor with numbers in memory; got layout .*sparse",
+        ),
+        ([torch.ones(2, device="meta")] * 2, "on meta: expected a dense tensor with numbers in memory"),
+        (["ab"], "expected a tensor, or a list of tensors; got str"),
+        ([SHARED, SHARED], "tensors 0 and 1 share memory"),
+        ([SHARED[3:], torch.ones(3), SHARED[2:5]], "tensors 0 and 2 share memory"),
+        ([SHARED[::2], SHARED[:3]], "tensors 0 and 1 share memory"),
+    ],
+)
+def test_allreduce_of_what_has_no_sum_of_its_own_is_refused(tensors: list[Tensor], found: str) -> None:
+    with pytest.raises(ConfigurationError, match=found):
+        allreduce(tensors)
+    assert torch.equal(SHARED, torch.ones(6))
+
+
+@pytest.mark.parametrize("tensor", [torch.ones(1).expand(3), torch.ones(2).to(torch.float8_e5m2), torch.tensor([True])])
+def test_a_single_tensor_that_has_no_sum_is_refused(tensor: Tensor) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot be added up|one place in memory"):
+        allreduce(tensor)
 
 
 def test_allreduce_of_conjugated_views() -> None:

@@ -188,7 +188,7 @@ def test_placement() -> None:
 
 @pytest.mark.parametrize("nbytes", [0, -1.0, 1e-300, 1e19, math.inf, math.nan, "160MB", None])
 def test_absurd_sizes(nbytes: float) -> None:
-    with pytest.raises(ConfigurationError, match="ring: nbytes must be a number of bytes from 1 to 1e.18; got"):
+    with pytest.raises(ConfigurationError, match=r"ring: nbytes must be a number of bytes from 1 to 1e\+18; got"):
         simulate(build("ring", 2), star(2), nbytes)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from samegrad.errors import ConfigurationError
 from samegrad.schedules.ir import Schedule
-from samegrad.summation import as_real
+from samegrad.summation import ADDABLE, as_real
 
 __all__ = [
     "Exchange",
@@ -196,7 +196,7 @@ def check_alike(group: Group, schedule: str, request: Request) -> None:
                     f"has {text}. All ranks must make the same calls with the same options"
                 )
     for dtype, numel in request.sizes:
-        if numel < 0 or dtype is torch.bool:
+        if numel < 0 or dtype not in ADDABLE:
             raise ConfigurationError(f"{operation}: {_text([(dtype, numel)])} cannot be added up")
     if request.out is not None:
         found = [(flat.dtype, flat.numel()) for flat in request.out]

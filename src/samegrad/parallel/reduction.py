@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ from samegrad.parallel.exchange import prepare_exchange
 from samegrad.parallel.world import World, current_world
 from samegrad.schedules import Collective, Schedule, build, co_located, verify
 from samegrad.strategy import Strategy
+from samegrad.summation import ADDABLE
 
 __all__ = ["allreduce"]
 
@@ -35,16 +37,50 @@ def allreduce(tensors: Tensor | Sequence[Tensor], algorithm: str | Schedule | No
         follow the tree (all but the rings, recursive doubling and the double binary tree) add in pairs, then pairs of
         pairs, and give the same bits as each other. In a list, a host or servers are on the CPU; over ranks, the ranks
         play them, and "native" is what the backend of torch.distributed does.
-    Raises ConfigurationError for tensors that differ, and for an algorithm that does not fit.
+    Raises ConfigurationError for tensors that differ, share memory or cannot be added up, and for an algorithm that
+    does not fit.
     """
     with torch.no_grad():
         if isinstance(tensors, Tensor):
+            _check(tensors)
             _over_ranks(tensors, algorithm)
         else:
             _in_this_process(tensors, "one-device" if algorithm is None else algorithm)
 
 
+def _check(tensor: Tensor) -> None:
+    """Raises ConfigurationError unless it is a tensor that a sum can be written to."""
+    if not isinstance(tensor, Tensor):
+        raise ConfigurationError(f"allreduce: expected a tensor, or a list of tensors; got {type(tensor).__name__}")
+    name = f"allreduce of {list(tensor.shape)} {tensor.dtype} on {tensor.device}"
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        raise ConfigurationError(f"{name}: expected a dense tensor with numbers in memory; got layout {tensor.layout}")
+    if tensor.dtype not in ADDABLE:
+        raise ConfigurationError(f"{name}: numbers of this kind cannot be added up; convert them first")
+    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        raise ConfigurationError(f"{name}: several of its elements are one place in memory, as after expand; clone it")
+
+
+def _check_apart(tensors: Sequence[Tensor]) -> None:
+    """Raises ConfigurationError if two are seen to share memory. (Of views with gaps, only if they start alike.)"""
+    taken: dict[torch.device, list[tuple[int, int, int]]] = {}
+    for number, tensor in enumerate(tensors):
+        length = tensor.nbytes if tensor.is_contiguous() else min(tensor.nbytes, tensor.itemsize)
+        taken.setdefault(tensor.device, []).append((tensor.data_ptr(), tensor.data_ptr() + length, number))
+    for places in taken.values():
+        for (_, stop, one), (start, _, other) in itertools.pairwise(
+            sorted(place for place in places if place[1] > place[0])
+        ):
+            if start < stop:
+                raise ConfigurationError(
+                    f"allreduce: tensors {min(one, other)} and {max(one, other)} share memory; each needs its own"
+                )
+
+
 def _in_this_process(tensors: Sequence[Tensor], algorithm: str | Schedule) -> None:
+    for tensor in tensors:
+        _check(tensor)
+    _check_apart(tensors)
     kinds = {(tuple(tensor.shape), tensor.dtype) for tensor in tensors}
     if len(kinds) != 1:
         found = ", ".join(f"{list(tensor.shape)} {tensor.dtype}" for tensor in tensors) or "none"
