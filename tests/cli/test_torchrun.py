@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import psutil
@@ -206,12 +207,14 @@ def test_two_hosts_give_the_result_of_one_process(ranks_each: int, two_hosts: li
         )
         for node, name in enumerate(two_hosts)
     ]
-    try:
-        (out, err), (other, _) = [launcher.communicate(timeout=100) for launcher in launchers]
-    finally:
+    with ThreadPoolExecutor() as pool:
+        ends = [pool.submit(launcher.communicate) for launcher in launchers]
+        wait(ends, timeout=100)
+        is_late = [launcher.poll() is None for launcher in launchers]
         for launcher in launchers:
-            launcher.kill()
-    assert [launcher.returncode for launcher in launchers] == [0, 0], err
+            launcher.terminate()  # so that it ends its workers, too
+    (out, err), (other, other_err) = [end.result() for end in ends]
+    assert (is_late, [launcher.returncode for launcher in launchers]) == ([False] * 2, [0, 0]), err + other_err
     report = json.loads(out)
     assert (report["fingerprint"], report["world_size"], report["update"]) == (
         fingerprint,

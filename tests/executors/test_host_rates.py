@@ -35,7 +35,13 @@ def test_all_ranks_find_the_same_times_of_all_additions(ranks: int, nbytes: int)
     def measured(group: SharedMemoryGroup) -> SharedHost:
         return measure_host(group, wanted, nbytes)
 
-    first, *others = run_ranks(ranks, measured)
+    found = run_ranks(ranks, measured)
+    for _ in range(4):
+        if max(found[0].together.values()) > 0:
+            break
+        # Something else has computed, and ranks had to wait for each other longer than they have added.
+        found = run_ranks(ranks, measured)
+    first, *others = found
     assert all(other == first for other in others)
     assert (first.ranks, first.meeting_s > 0, first.starting_s >= 0) == (ranks, True, True)
     for work in wanted:

@@ -169,7 +169,7 @@ def test_variables_alone_are_enough(
     ("how", "said"),
     [
         (["die"], "waits for rank 1 at .* but rank 1 has ended"),
-        (["die", "apart"], "failed .*; no answer from rank 1: killed"),
+        (["die", "apart"], r"failed .*; no answer from rank 1 \(on [^)]+\): killed"),
     ],
 )
 def test_the_others_name_a_rank_that_was_killed(how: list[str], said: str, script: Path) -> None:

@@ -94,6 +94,11 @@ def _round_of(moves: list[Transfer], rank: int) -> RankRound:
                 copies_only[move.source] = copies_only.get(move.source, True) and move.op is Op.COPY
             applied.append(Apply(target, move.op, move.source, source, number))
             written[target] = written.get(target, 0) + 1
+
+    def distance(message: tuple[int, list[Spot]]) -> tuple[bool, int]:
+        """Who follows this rank is first: no rank is the first one for all others."""
+        return message[0] < rank, message[0]
+
     direct = {
         peer
         for peer, spots in received.items()
@@ -101,7 +106,9 @@ def _round_of(moves: list[Transfer], rank: int) -> RankRound:
     }
     return RankRound(
         kept=tuple(sorted(read & set(written))),
-        sent=tuple(Message(peer, tuple(spots)) for peer, spots in sorted(sent.items())),
-        received=tuple(Message(peer, tuple(spots), peer in direct) for peer, spots in sorted(received.items())),
+        sent=tuple(Message(peer, tuple(spots)) for peer, spots in sorted(sent.items(), key=distance)),
+        received=tuple(
+            Message(peer, tuple(spots), peer in direct) for peer, spots in sorted(received.items(), key=distance)
+        ),
         applied=tuple(each for each in applied if each.peer not in direct),
     )
