@@ -66,7 +66,7 @@ def test_machines_get_one_line_of_json(asked: list[Any], capsys: pytest.CaptureF
         (["--listen", "127.0.0.1:1", "--quick"], "--listen only answers others"),
         (["--listen", "127.0.0.1:x"], "--listen: expected an address"),
         (["--plot", "a.txt"], "--plot a.txt: expected a picture"),
-        (["--out", "/proc/no/machine.json"], "/proc/no/machine.json: could not be written"),
+        (["--out", "/proc/no/machine.json"], "--out /proc/no/machine.json: cannot be written"),
     ],
 )
 def test_what_cannot_work_is_said_before_measuring(

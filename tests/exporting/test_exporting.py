@@ -175,7 +175,7 @@ def test_what_cannot_be_exported(
 
 def test_a_file_that_cannot_be_written(doubling: tuple[Doubling, Path], tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(OutputError, match="could not be written"):
+    with pytest.raises(OutputError, match="cannot be written"):
         export(doubling[0], torch.zeros(1, 3), tmp_path / "file" / "a.pt2")
 
 

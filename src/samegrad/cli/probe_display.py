@@ -14,8 +14,7 @@ from rich.text import Text
 
 from samegrad.cli.measuring_bar import measuring_bar
 from samegrad.errors import ConfigurationError, OutputError
-from samegrad.files import check_writable
-from samegrad.output import check_plot, output_error, write_output
+from samegrad.output import check_output, check_plot, write_output
 from samegrad.probing import Machine, Row, probe, reference_of
 from samegrad.units import format_bytes, format_count, format_rate, format_seconds
 
@@ -46,12 +45,7 @@ def show_probe(
     if plot is not None:
         check_plot(plot)
     if out is not None:
-        try:
-            check_writable(out.parent)
-            if out.is_dir():
-                raise IsADirectoryError(f"{out} is a folder")
-        except OSError as error:
-            raise output_error(out, error) from error
+        check_output("--out", out)
     with measuring_bar("probe") as progress:
         machine = probe(effort, path, address, progress)
     record = json.dumps(machine.to_json(), allow_nan=False)

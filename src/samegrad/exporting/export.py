@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from samegrad.errors import ConfigurationError, DataCorrupt
 from samegrad.exporting.archive import MANIFEST, Input, Kind, Manifest, read_archive
-from samegrad.output import write_output
+from samegrad.output import check_output, write_output
 from samegrad.parallel.compilation import check_compiler, check_not_compiled
 
 __all__ = ["export", "processor_of"]
@@ -52,6 +52,7 @@ def export(
         )
     if any_batch and any(each.dim() == 0 for each in examples):
         raise ConfigurationError("export: any_batch needs inputs with a first dimension; an example has none")
+    check_output("export:", path)
     check_not_compiled(model)
     device = _device_of(model, examples)
     if kind == "package":
