@@ -75,47 +75,18 @@ def _rank(load: Load, ways: list[str], rounds: int, steps: int) -> None:
 
     import torch
     import torch.distributed as dist
-    from torch import Tensor, nn
+    from torch import nn
 
     import samegrad as sg
+    from samegrad.testing import PlayedLayers
 
     torch.set_num_threads(1)
     asleep = [True]
 
-    class Sleep(torch.autograd.Function):
+    def work(which: str) -> None:
         """Takes as long as a layer on a device would."""
-
-        @staticmethod
-        def forward(_: Any, x: Tensor) -> Tensor:
-            if asleep[0]:
-                time.sleep(load.forward_s)
-            return x.clone()
-
-        @staticmethod
-        def backward(_: Any, *gradients: Tensor) -> Tensor:
-            if asleep[0]:
-                time.sleep(load.backward_s)
-            return gradients[0]
-
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.zeros(load.numel))
-
-        def forward(self, x: Tensor) -> Tensor:
-            # Backward sleeps before the weight gets its gradient: computing it is part of what the sleep stands for.
-            slept: Tensor = Sleep.apply(x + self.weight.sum())  # type: ignore[no-untyped-call]
-            return slept
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(Layer() for _ in range(load.layers))
-
-        def forward(self, x: Tensor) -> Tensor:
-            for layer in self.layers:
-                x = layer(x)
-            return x
+        if asleep[0]:
+            time.sleep(load.forward_s if which == "forward" else load.backward_s)
 
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     bucket = load.per_bucket * load.numel * 4 / (1 << 20) * 0.999
@@ -123,9 +94,11 @@ def _rank(load: Load, ways: list[str], rounds: int, steps: int) -> None:
     models: dict[str, Any] = {}
     for way in ways:
         if way == "PyTorch DDP":
-            models[way] = nn.parallel.DistributedDataParallel(Net(), bucket_cap_mb=bucket)
+            models[way] = nn.parallel.DistributedDataParallel(
+                PlayedLayers(load.layers, load.numel, work), bucket_cap_mb=bucket
+            )
         else:
-            models[way] = sg.DistributedDataParallel(Net(), bucket_cap_mb=bucket)
+            models[way] = sg.DistributedDataParallel(PlayedLayers(load.layers, load.numel, work), bucket_cap_mb=bucket)
     found: dict[str, dict[str, list[float]]] = {way: {"step": [], "exchange": []} for way in ways}
     for number in range(rounds + 1):  # the first one warms up: DDP finds its buckets
         for way, model in models.items():

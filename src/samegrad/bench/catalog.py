@@ -33,7 +33,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         "What compiling gives: a call of a model, plain, scripted, compiled, exported, packaged.", "compile"
     ),
     "devices": Experiment("Accuracy and speed by the number of devices, with the batch fixed and grown.", "devices"),
-    "overlap": Experiment("Copies that run while the device computes.", "overlap"),
+    "overlap": Experiment("Copies, and the exchange of gradients, while a device computes.", "overlap"),
     "parallel": Experiment("Independent work at the same time, on two devices and on one.", "parallelism"),
     "precision": Experiment("Gradients that underflow in fp16, and their cure: a scaled loss.", "precision"),
     "timeline": Experiment(

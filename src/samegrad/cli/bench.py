@@ -12,6 +12,7 @@ from samegrad.bench import EXPERIMENTS
 from samegrad.cli.plain_help import Group
 from samegrad.cli.train import Debug
 from samegrad.data import DATA
+from samegrad.output import check_output
 from samegrad.trainer.job import MODEL_NAMES, TrainJob
 
 __all__ = ["bench"]
@@ -184,7 +185,8 @@ def _devices(
 @bench.command(
     "overlap",
     help=f"{EXPERIMENTS['overlap'].summary}\n\n"
-    "On a GPU results go to pinned memory on a stream of their own, on a CPU from memory to memory.\n\n"
+    "Copies: on a GPU results go to pinned memory on a stream of their own, on a CPU from memory to memory. Gradients: "
+    "steps of a Trainer on two GPUs, or on two processes that send over loopback and play computing by sleeping.\n\n"
     "Example: samegrad bench overlap --device cuda",
 )
 def _overlap(
@@ -254,4 +256,6 @@ def _timeline(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
+    if trace is not None:
+        check_output("--trace", trace)
     _run(context, plot, as_json, devices=devices, repetitions=repetitions, trace=trace)
