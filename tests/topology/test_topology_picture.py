@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.topology.samples import MATRIX, ROCM, XML
 
@@ -51,6 +52,15 @@ def test_a_picture_has_a_box_for_each_node_and_a_line_for_each_link() -> None:
     legend = axes.get_legend()
     assert legend is not None
     assert "NVLink 2: 18.0 GB/s" in [text.get_text() for text in legend.get_texts()]
+
+
+@pytest.mark.parametrize("name", ["dgx-1v", "dgx-2"])
+def test_the_frame_of_a_host_is_around_all_that_joins_its_devices(name: str) -> None:
+    (axes,) = draw(Topology.preset(name)).axes
+    frame, *nodes = (patch.get_extents().bounds for patch in axes.patches)
+    assert all(frame[1] < bottom for _, bottom, _, _ in nodes)
+    lowest = min(float(np.min(line.get_ydata())) for line in axes.lines)
+    assert frame[1] < axes.transData.transform((0.0, lowest))[1]
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf", "PNG"])

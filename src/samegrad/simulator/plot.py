@@ -29,7 +29,7 @@ def draw_times(
     Raises OutputError if `path` cannot be written.
     """
     from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, LogLocator
 
     figure = Figure(figsize=(12, 5.2), dpi=120, layout="constrained")
     by_bytes, by_devices = figure.subplots(1, 2)
@@ -62,6 +62,9 @@ def draw_times(
     by_devices.set_xticks(counts, [str(count) for count in counts])
     by_devices.minorticks_off()
     for axes in (by_bytes, by_devices):
+        low, high = axes.get_ylim()
+        if high < 100 * low:  # powers of ten alone would be one or two
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(EngFormatter("s"))
         axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False)

@@ -49,8 +49,10 @@ def draw(topology: Topology) -> Figure:
     scale = min(0.85, 40 / width)
     figure = Figure(figsize=(max(6.0, width * scale), max(3.5, height * scale * 0.9 + 1.2)), layout="constrained")
     axes = figure.add_subplot()
+    bottoms = _bottoms(topology, layout)
     for host, (left, right, top) in layout.hosts.items():
-        _box(axes, (left + right) / 2, (top - 0.55) / 2, right - left, top + 0.55, "#f6f7f9", "#c3c8d0", -1)
+        low = bottoms[host]
+        _box(axes, (left + right) / 2, (top + low) / 2, right - left, top - low, "#f6f7f9", "#c3c8d0", -1)
         axes.text(left + 0.08, top - 0.05, host, ha="left", va="top", fontsize=7, color="dimgray")
     colours = _draw_links(axes, topology, layout)
     for node in topology.nodes:
@@ -80,6 +82,20 @@ def _draw_links(axes: Axes, topology: Topology, layout: Layout) -> dict[str, tup
         else:
             axes.plot([x, other_x], [y, other_y], color=colour, linewidth=wide, zorder=0)
     return colours
+
+
+def _bottoms(topology: Topology, layout: Layout) -> dict[str, float]:
+    """How far down the frame of each host reaches: around what joins its devices below them."""
+    bottoms = dict.fromkeys(layout.hosts, -0.55)
+    host_of = {node.name: node.host for node in topology.nodes}
+    lows = [(host, layout.places[name][1] - 0.4) for name, host in host_of.items()]
+    lows += [
+        (host_of[link.a], _depth(layout, link) - 0.15) for link in topology.links if host_of[link.a] == host_of[link.b]
+    ]
+    for host, low in lows:
+        if host:
+            bottoms[host] = min(bottoms[host], low)
+    return bottoms
 
 
 def _depth(layout: Layout, link: Link) -> float:
