@@ -31,7 +31,7 @@ DRAWING = """\
     recipe | shards | keys | bucketing
     data | models | topology
     output | timing | timeline
-    units | errors | files | machine | memory | own_process
+    units | errors | nearest | files | machine | memory | own_process
 """
 LAYERS = [line.replace("|", " ").split() for line in DRAWING.splitlines()]
 HEIGHT = {unit: -depth for depth, layer in enumerate(LAYERS) for unit in layer}
@@ -39,6 +39,7 @@ HEIGHT = {unit: -depth for depth, layer in enumerate(LAYERS) for unit in layer}
 TORCH_FREE = [
     *(
         "errors",
+        "nearest",
         "units",
         "files",
         "output",

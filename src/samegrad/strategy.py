@@ -7,13 +7,13 @@ trainer. JSON in and out.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from samegrad.errors import ConfigurationError
+from samegrad.nearest import nearest
 from samegrad.schedules.catalog import ALGORITHMS, algorithm, build_for
 from samegrad.schedules.compose import co_located
 from samegrad.schedules.cut import Cut
@@ -52,8 +52,8 @@ class Strategy:
 
     def __post_init__(self) -> None:
         if self.algorithm not in STRATEGIES:
-            near = difflib.get_close_matches(str(self.algorithm), STRATEGIES, 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
+            near = nearest(str(self.algorithm), STRATEGIES)
+            hint = f"did you mean {near!r}? " if near else ""
             raise ConfigurationError(
                 f"strategy: there is no {self.algorithm!r}; {hint}There are {', '.join(STRATEGIES)} (--strategy)"
             )

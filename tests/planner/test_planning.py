@@ -152,6 +152,11 @@ def test_devices_that_are_not_there(devices: int) -> None:
         plan(one_gradient(4), PCIE, devices=devices)
 
 
+def test_names_instead_of_what_they_name_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"expected a Workload and a Topology, .*; got str and str"):
+        plan("resnet18", "dgx-1v")  # type: ignore[arg-type]
+
+
 def test_the_kind_of_link_that_helps_most_is_named() -> None:
     # A chain: gpu0 - fast switch - slow link - fast switch - gpu1; the slow link has a kind of its own.
     nodes = (*(Node(f"gpu{n}", Kind.DEVICE) for n in range(2)), *(Node(f"s{n}", Kind.SWITCH) for n in range(2)))

@@ -6,12 +6,12 @@ is cheap and does not import torch; loading a data set does.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from samegrad.errors import ConfigurationError
+from samegrad.nearest import nearest
 
 if TYPE_CHECKING:
     from samegrad.data.images import LabelledImages, Split
@@ -54,8 +54,8 @@ def load(name: str, data_dir: Path | None = None) -> Split:
     that is not read from one; `DataMissing` and `DataCorrupt` as the loader does.
     """
     if name not in DATA:
-        nearest = difflib.get_close_matches(name, DATA, n=1)
-        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+        near = nearest(name, DATA)
+        hint = f"did you mean {near!r}? " if near else ""
         raise ConfigurationError(f"unknown data set {name!r}; {hint}The known ones are: {', '.join(DATA)}")
     return DATA[name](data_dir)
 

@@ -6,7 +6,6 @@ generator, so seed it (`torch.manual_seed`) before building one.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 
 from torch import nn
@@ -15,6 +14,7 @@ from samegrad.errors import ConfigurationError
 from samegrad.models.lenet import lenet
 from samegrad.models.mlp import mlp
 from samegrad.models.resnet import resnet18
+from samegrad.nearest import nearest
 
 __all__ = ["MODELS", "build", "lenet", "mlp", "resnet18"]
 
@@ -33,7 +33,7 @@ def build(name: str, classes: int = 10) -> nn.Module:
     Raises `ConfigurationError` for an unknown name, with the nearest known one, and for `classes` below 1.
     """
     if name not in MODELS:
-        nearest = difflib.get_close_matches(name, MODELS, n=1)
-        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+        near = nearest(name, MODELS)
+        hint = f"did you mean {near!r}? " if near else ""
         raise ConfigurationError(f"unknown model {name!r}; {hint}The known ones are: {', '.join(MODELS)}")
     return MODELS[name](classes)

@@ -6,10 +6,10 @@ has next to none, takes no time. A test compares names and sizes with the models
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 
 from samegrad.errors import ConfigurationError
+from samegrad.nearest import nearest
 from samegrad.planner.workload import Gradient
 
 __all__ = ["KNOWN_MODELS", "gradients_of"]
@@ -68,8 +68,8 @@ KNOWN_MODELS: Mapping[str, Callable[[], Iterable[_Layer]]] = {"lenet": _lenet, "
 def gradients_of(name: str) -> tuple[Gradient, ...]:
     """The float32 gradients of the model called `name`, last layers first."""
     if name not in KNOWN_MODELS:
-        near = difflib.get_close_matches(name, KNOWN_MODELS, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        near = nearest(name, KNOWN_MODELS)
+        hint = f"did you mean {near!r}? " if near else ""
         raise ConfigurationError(
             f"unknown model {name!r}; {hint}The known ones are {', '.join(KNOWN_MODELS)}; others are described by a "
             "JSON file"

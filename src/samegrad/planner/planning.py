@@ -46,6 +46,11 @@ def plan(
     Raises ConfigurationError if there are not so many devices or shards, TopologyError if no way has the
     routes it needs.
     """
+    if not isinstance(workload, Workload) or not isinstance(topology, Topology):
+        raise ConfigurationError(
+            "plan: expected a Workload and a Topology, as Workload.known(...) and Topology.preset(...); got "
+            f"{type(workload).__name__} and {type(topology).__name__}"
+        )
     recipe = recipe or Recipe()
     there = len(topology.devices)
     count = min(there, recipe.shards) if devices is None else devices

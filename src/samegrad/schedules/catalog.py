@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from samegrad.errors import ConfigurationError
+from samegrad.nearest import nearest
 from samegrad.schedules.binomial_tree import binomial_tree
 from samegrad.schedules.cut import Cut
 from samegrad.schedules.double_binary_tree import double_binary_tree
@@ -77,8 +77,8 @@ def algorithm(name: str) -> Algorithm:
     """The algorithm called `name`. Raises ConfigurationError, with the nearest name, if there is none."""
     if name in ALGORITHMS:
         return ALGORITHMS[name]
-    near = difflib.get_close_matches(name, ALGORITHMS, 1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    near = nearest(name, ALGORITHMS)
+    hint = f"did you mean {near!r}? " if near else ""
     raise ConfigurationError(f"there is no algorithm {name!r}; {hint}There are {', '.join(ALGORITHMS)}")
 
 

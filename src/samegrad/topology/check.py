@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from samegrad.errors import TopologyError
+from samegrad.nearest import nearest
 
 if TYPE_CHECKING:
     from samegrad.topology.graph import Topology
@@ -58,9 +57,9 @@ def check(topology: Topology) -> None:
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """`name` in quotes, with the nearest of the `known` names if one is near."""
-    near = difflib.get_close_matches(name, [str(each) for each in islice(known, 5000)], n=1)
-    return f"{name!r}; did you mean {near[0]!r}?" if near else f"{name!r}."
+    """`name` in quotes, with the nearest of the `known` names if one is near, in capital or small letters."""
+    near = nearest(name, known)
+    return f"{name!r}; did you mean {near!r}?" if near else f"{name!r}."
 
 
 def _reached(start: str, neighbours: dict[str, list[str]]) -> set[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 
 from samegrad.errors import ConfigurationError, DeviceUnavailable
+from samegrad.nearest import nearest
 
 __all__ = ["device_words", "parse_devices"]
 
@@ -89,8 +89,8 @@ def _check_count(workers: int) -> None:
 
 def _nearest(word: str) -> str:
     kind, colon, number = word.partition(":")
-    near = [_OTHER_NAMES[kind]] if kind in _OTHER_NAMES else difflib.get_close_matches(kind, ("auto", "cpu", "cuda"), 1)
-    found = [near[0] + colon + number, near[0]] if near else []
+    near = _OTHER_NAMES.get(kind.lower()) or nearest(kind, ("auto", "cpu", "cuda"))
+    found = [near + colon + number, near] if near else []
     return next((f"; did you mean {guess}?" for guess in found if _WORD.fullmatch(guess) and guess != "cpu:0"), "")
 
 

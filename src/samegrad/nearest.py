@@ -1,0 +1,18 @@
+"""The name that somebody will have meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from itertools import islice
+
+__all__ = ["nearest"]
+
+_MOST = 5000  # names to look through
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The one of the `known` names that is most like `name`, in whatever letters; "" if none is like it."""
+    by_letters = {str(each).lower(): str(each) for each in islice(known, _MOST)}
+    near = difflib.get_close_matches(name.lower(), by_letters, n=1)
+    return by_letters[near[0]] if near else ""
