@@ -33,6 +33,9 @@ def test_json_in_and_out(settings: dict[str, Any]) -> None:
 def test_json_text_in_the_place_of_a_name(settings: dict[str, Any]) -> None:
     strategy = Strategy(**settings)
     assert Strategy.of(json.dumps(strategy.to_json())) == strategy
+    assert (
+        Strategy.of(json.dumps({"strategy": strategy.to_json(), "step_s": 1})) == strategy
+    )  # as samegrad plan prints it
 
 
 @pytest.mark.parametrize(

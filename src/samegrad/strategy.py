@@ -74,7 +74,8 @@ class Strategy:
 
     @classmethod
     def of(cls, strategy: Strategy | str) -> Strategy:
-        """The strategy itself, that of a name, or that of JSON text with the record of `to_json`."""
+        """The strategy itself, that of a name, or that of JSON text: the record of `to_json`, or what `samegrad plan
+        --json` prints."""
         if isinstance(strategy, str) and strategy.lstrip().startswith("{"):
             try:
                 record = json.loads(strategy)
@@ -124,7 +125,9 @@ class Strategy:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Strategy:
-        """The inverse of `to_json`; unknown fields are refused."""
+        """The inverse of `to_json`, also of the record of a plan with the strategy in it; unknown fields are refused."""
+        inner = record.get("strategy", record)
+        record = inner if isinstance(inner, dict) else {}
         unknown = sorted(set(record) - {field.name for field in dataclasses.fields(cls)})
         if unknown or "algorithm" not in record:
             raise ConfigurationError(

@@ -32,7 +32,7 @@ def test_a_strategy_in_a_file(tmp_path: Path, wrapped: bool) -> None:
     [
         ("", "expected what samegrad plan --json prints"),
         ("[1]", "expected what samegrad plan --json prints, .*; got neither"),
-        ('{"strategy": "ring"}', "got neither"),
+        ('{"strategy": "ring"}', "there is no algorithm in it"),
         ('{"algorithm": "rnig"}', "did you mean 'ring'"),
         ('{"algorithm": "ring", "colour": 1}', "unknown fields colour"),
         ('{"algorithm": "rings", "orders": 3}', "orders: expected a list of lists"),

@@ -78,6 +78,12 @@ def test_fewer_devices() -> None:
     assert first_devices(star(3), 3).links == star(3).links
 
 
+def test_no_link_is_busy_for_more_than_all_of_the_time() -> None:
+    parts = [found.utilization for _, found in simulate_all(Topology.preset("pcie-switch-4"), 160e6).found]
+    assert max(parts) == 1.0
+    assert min(parts) > 0.4
+
+
 @pytest.mark.parametrize(("devices", "ending"), [(1, "svg"), (5, "png"), (20, "pdf")])
 def test_plot(devices: int, ending: str, tmp_path: Path) -> None:
     topology = star(devices, 1, latency=1e-6)

@@ -31,13 +31,12 @@ def strategy_text(given: str) -> str:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"--strategy {given}: {expected}; {error}") from None
-    found = record.get("strategy", record) if isinstance(record, dict) else None
-    if not isinstance(found, dict) or "algorithm" not in found:
+    if not isinstance(record, dict):
         raise ConfigurationError(f"--strategy {given}: {expected}; got neither")
     from samegrad.strategy import Strategy
 
     try:
-        return json.dumps(Strategy.from_json(found).to_json())
+        return json.dumps(Strategy.from_json(record).to_json())
     except ConfigurationError as error:
         raise ConfigurationError(f"--strategy {given}: {error}") from None
 

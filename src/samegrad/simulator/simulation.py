@@ -92,7 +92,8 @@ class Simulation:
     @property
     def utilization(self) -> float:
         """The part of the time for which the busiest link is busy, 0 to 1."""
-        return float(self.busy.max(initial=0.0)) / self.seconds if self.seconds else 0.0
+        part = float(self.busy.max(initial=0.0)) / self.seconds if self.seconds else 0.0
+        return min(part, 1.0)  # which rounding may exceed
 
     def trace(self) -> dict[str, Any]:
         """A timeline of all messages, for json.dump and then for ui.perfetto.dev or chrome://tracing."""
