@@ -125,7 +125,7 @@ class Strategy:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Strategy:
-        """The inverse of `to_json`, also of the record of a plan with the strategy in it; unknown fields are refused."""
+        """The inverse of `to_json`, also of the record of a plan with one in it; unknown fields are refused."""
         inner = record.get("strategy", record)
         record = inner if isinstance(inner, dict) else {}
         unknown = sorted(set(record) - {field.name for field in dataclasses.fields(cls)})
