@@ -141,8 +141,8 @@ def _shows(pair: Mapping[str, Spread], by_size: Mapping[int, Mapping[str, Spread
 def _draw(rows: Sequence[_Row], figure: Figure) -> None:
     """Times as bars, a picture for each kind of work."""
     kinds = list(dict.fromkeys(row[0] for row in rows))
-    for axes, kind in zip(figure.subplots(1, len(kinds)), kinds, strict=True):
+    for axes, kind in zip(figure.subplots(len(kinds), 1), kinds, strict=True):
         mine = [row for row in rows if row[0] == kind]
-        axes.bar([row[1].replace(", ", ",\n") for row in mine], [1e3 * row[2] for row in mine])
-        axes.set(title=kind, ylabel="ms")
-        axes.tick_params(axis="x", labelsize=7)
+        axes.barh([row[1] for row in mine], [1e3 * row[2] for row in mine])
+        axes.invert_yaxis()
+        axes.set(title=kind, xlabel="ms")
