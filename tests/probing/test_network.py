@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import subprocess
 import sys
@@ -47,6 +48,19 @@ def test_an_address_where_nothing_listens() -> None:
             network(TINY, address),
         ):
             pass
+
+
+def test_without_a_loopback_interface_nothing_is_said_of_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    monkeypatch.setattr("samegrad.probing.network.helper_listening", lambda: contextlib.nullcontext(5))
+    with (
+        pytest.raises(ConfigurationError, match=r"127\.0\.0\.1 port 5: no connection: .* is the loopback interface up"),
+        network(TINY),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"samegrad probe 9\n"])

@@ -24,6 +24,8 @@ __all__ = ["DEFAULT_PORT", "network", "split_address"]
 DEFAULT_PORT = 4199
 _CONNECT_S, _ANSWER_S = 5.0, 15.0
 _DATAGRAM_S = 1.0
+_ELSEWHERE = "Is `samegrad probe --listen` running there, and does the network let it be reached?"
+_AT_HOME = "A process of samegrad's own listens there: is the loopback interface up, and not filtered?"
 _LOST = 20  # datagrams in a row after which there is no use in sending more
 
 
@@ -35,10 +37,10 @@ def network(effort: Effort, address: str | None = None) -> Iterator[list[Task]]:
     """
     with contextlib.ExitStack() as closing:
         if address is None:
-            host, port = "127.0.0.1", closing.enter_context(helper_listening())
+            host, port, remedy = "127.0.0.1", closing.enter_context(helper_listening()), _AT_HOME
         else:
-            host, port = split_address(address)
-        peer = closing.enter_context(_Peer(host, port))
+            (host, port), remedy = split_address(address), _ELSEWHERE
+        peer = closing.enter_context(_Peer(host, port, remedy))
         yield _tasks(effort, peer, "loopback" if address is None else f"to {address}")
 
 
@@ -56,11 +58,10 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class _Peer:
-    """A connection to a `Listener`."""
+    """A connection to a `Listener`. remedy: what errors advise."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, remedy: str) -> None:
         where = f"{host} port {port}"
-        remedy = "Is `samegrad probe --listen` running there, and does the network let it be reached?"
         try:
             self._tcp = socket.create_connection((host, port), timeout=_CONNECT_S)
         except OSError as error:
