@@ -71,10 +71,9 @@ class Trainer:
         them and each updates some: the same bits, with less memory traffic, for optimizers of torch.optim. Code that
         changes parameters in place outside the optimizer would then act once per rank.
     strategy: how the ranks' gradients are added up: a `Strategy`, the name of an algorithm, what `samegrad plan --json`
-        prints, or a `KVStore` connected with `leaves=recipe.shards`, whose servers do it; None for the one that is
-        predicted to be the fastest, from what is measured now (the usual one where ranks outnumber cores), or on
-        `topology`; `choice` says which and why. The result does not depend on it, but for those that
-        need `Recipe(exact=False)`.
+        prints, or a `KVStore` connected with `leaves=recipe.shards`, whose servers do it; None for the one predicted to
+        be the fastest, by what is measured now (the usual one where ranks outnumber cores), or on `topology`;
+        `choice` says which and why. The result does not depend on it, but for those that need `Recipe(exact=False)`.
     topology: what joins the ranks, which are its first devices, so that nothing needs to be measured.
     shares: how fast each rank is; it gets shards in proportion. "equal", as by default, or "auto": as measured while
         training, which may change them between two steps. The result does not depend on it.
