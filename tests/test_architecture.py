@@ -30,7 +30,7 @@ DRAWING = """\
     schedules
     recipe | shards | keys | bucketing
     data | models | topology
-    output | timing | timeline
+    output | timing | timeline | storing
     units | errors | nearest | files | machine | memory | own_process
 """
 LAYERS = [line.replace("|", " ").split() for line in DRAWING.splitlines()]

@@ -99,6 +99,17 @@ def test_servers_give_the_fingerprint_of_every_other_way() -> None:
     assert "--servers 2" in reports[1]["command"]
 
 
+@pytest.mark.slow
+@pytest.mark.dist
+def test_a_run_is_resumed_with_another_number_of_servers(tmp_path: Path) -> None:
+    options = ("--epochs", "2", "--devices", "cpu:2", "--optimizer", "momentum", "--json")
+    whole = train(*options, "--servers", "2", "--out", str(tmp_path / "run"), "--save-every", "epoch")
+    first = min((tmp_path / "run").glob("checkpoint-*.json"))
+    rest = ["--resume", str(first), "--out", str(tmp_path / "rest"), "--devices", "cpu:2", "--servers", "1", "--json"]
+    again = subprocess.run([*SAMEGRAD, "train", *rest], capture_output=True, text=True, check=True)
+    assert json.loads(again.stdout)["fingerprint"] == json.loads(whole.stdout)["fingerprint"]
+
+
 @pytest.mark.dist
 def test_a_server_that_is_killed_ends_the_training_with_its_name() -> None:
     with served() as (server, address), served() as (_, other):

@@ -18,7 +18,10 @@ from samegrad.kvstore.messages import (
     Bye,
     Declare,
     Declared,
+    Describe,
+    Described,
     Failed,
+    Fetch,
     Fill,
     Message,
     Passed,
@@ -26,6 +29,8 @@ from samegrad.kvstore.messages import (
     Pull,
     Push,
     Refused,
+    Restore,
+    Supply,
     Values,
 )
 from samegrad.kvstore.state import Reply, ServerState
@@ -351,3 +356,39 @@ def test_a_payload_is_cut_into_values_in_place() -> None:
     assert values[0].data_ptr() == payload.data_ptr()
     uniform = cut_payload(payload, [(torch.float32, 2), (torch.float32, 6)])
     assert [value.data_ptr() - payload.data_ptr() for value in uniform] == [0, 8]
+
+
+# Keeping
+
+
+def test_a_state_is_taken_up_before_any_push_and_only_as_it_was_given() -> None:
+    state = ServerState(Job(1, updater=Updater("SGD", {"lr": 0.1, "momentum": 0.9})))
+    declare(state)
+    state.handle(0, push(1, Node(0, 0)), [torch.ones(NUMEL)])
+    (reply,) = state.handle(0, Describe(1, [0]))
+    assert isinstance(reply.message, Described)
+    kept = reply.message.state
+    name = "updater.state.momentum_buffer"
+    assert kept["tensors"] == {name: ["float32", False]}
+    (reply,) = state.handle(0, Fetch(2, [0], name))
+    assert [value.tolist() for value in reply.values] == [[1.0] * NUMEL]
+    assert "keeps no 'x'" in refusal(state.handle(0, Fetch(2, [0], "x")))
+    assert "before any push" in refusal(state.handle(0, Restore(3, [0], kept)))
+    fresh = ServerState(state.job)
+    declare(fresh)
+    assert "no 'x' is awaited" in refusal(fresh.handle(0, Supply(4, [0], "x"), [torch.zeros(1)]))
+    for wrong in (
+        {},
+        {**kept, "clocks": [1, 1]},
+        {**kept, "clocks": [-1]},
+        {**kept, "tensors": {name: ["object", False]}},
+        {**kept, "tensors": 3},
+    ):
+        assert "expected" in refusal(fresh.handle(0, Restore(3, [0], wrong))) or not wrong
+    assert "no state" not in str(fresh.handle(0, Restore(3, [0], kept)))
+    assert fresh.expected(Supply(4, [0], name)) == [(torch.float32, NUMEL)]
+    (reply,) = fresh.handle(0, Supply(4, [0], name), [torch.ones(NUMEL)])
+    assert reply.message == Accepted(4)
+    (reply,) = fresh.handle(0, Describe(1, [0]))
+    assert isinstance(reply.message, Described)
+    assert reply.message.state == kept

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from samegrad.errors import ConfigurationError
+from samegrad.errors import ConfigurationError, RequestRefused
 from samegrad.kvstore.consistency import Consistency
 from samegrad.kvstore.job import Job
 from samegrad.kvstore.placement import UNIT_BYTES
@@ -145,3 +145,35 @@ def test_terms_come_back_as_json() -> None:
 def test_terms_that_cannot_be_are_refused(change: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         Job.from_json({**Job(2).to_json(), **change})
+
+
+@pytest.mark.parametrize("schedule", [None, *SCHEDULES])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_an_updater_knows_goes_on_elsewhere(name: str, schedule: str | None) -> None:
+    options = {"momentum": 0.9} if name in ("SGD", "RMSprop") else {}
+    chosen = {} if schedule is None else SCHEDULE_OPTIONS.get(schedule, {})
+    updater = Updater(name, options, schedule, chosen)
+    rule, steps = updater.rule(torch.ones(33)), gradients(33, 6)
+    fresh = updater.rule(torch.ones(33))
+    assert json.dumps(fresh.described()[0]) == json.dumps(rule.described()[0])
+    for gradient in steps[:3]:
+        rule.apply(gradient.clone())
+    record, tensors = rule.described()
+    other = updater.rule(rule.value.clone())
+    other.restore(json.loads(json.dumps(record)), {key: tensor.clone() for key, tensor in tensors.items()})
+    for gradient in steps[3:]:
+        rule.apply(gradient.clone())
+        other.apply(gradient.clone())
+    assert torch.equal(rule.value, other.value)
+    fresh.apply(steps[0].clone())
+    assert not torch.equal(rule.value, fresh.value)
+
+
+def test_an_updater_takes_up_no_state_of_another() -> None:
+    rule = Updater("SGD", {"lr": 0.1}).rule(torch.ones(3))
+    other, _ = Updater("Adam").rule(torch.ones(3)).described()
+    for wrong in (None, other, {"dict": [["state", 1]]}, {"tensor": "x"}, [1], {"lambda": 1}, {}):
+        with pytest.raises(RequestRefused, match="updater: "):
+            rule.restore(wrong, {})
+    with pytest.raises(RequestRefused, match="updater: "):
+        Updater("sum").rule(torch.ones(3)).restore(other, {})

@@ -12,9 +12,9 @@ from samegrad.errors import OutputError
 from samegrad.files import FolderLock
 from samegrad.runs import read_run
 from samegrad.runs.texts import state_text
+from samegrad.storing.packing import pack
 from samegrad.trainer.checkpoint import write_checkpoint
 from samegrad.trainer.job import TrainJob
-from samegrad.trainer.packing import pack
 
 
 def write_record(folder: Path, steps: int, **remembered: Any) -> None:

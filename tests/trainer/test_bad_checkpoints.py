@@ -21,10 +21,11 @@ from torch import Tensor, nn
 
 from samegrad.errors import ConfigurationError, OutputError
 from samegrad.recipe import Recipe
+from samegrad.storing.checksums import PART
+from samegrad.storing.sealing import sealed
 from samegrad.trainer import Trainer
 from samegrad.trainer.checkpoint import read_checkpoint, write_checkpoint
-from samegrad.trainer.checkpoint_record import find_checkpoint, latest, read_record, sealed
-from samegrad.trainer.checksums import PART
+from samegrad.trainer.checkpoint_record import find_checkpoint, latest, read_record
 
 ENDINGS = (".json", ".safetensors", ".state.safetensors")
 RECIPE = Recipe(batch_size=8, shards=2)
@@ -45,7 +46,7 @@ def forge(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 def forge_file(path: Path, ending: str, content: bytes) -> None:
     """Puts another tensor file into a checkpoint, with the right checksum."""
-    from samegrad.trainer.checksums import _crc32
+    from samegrad.storing.checksums import _crc32
 
     path.with_suffix(ending).write_bytes(content)
     description = {"bytes": len(content), "crc32": [_crc32([content])]}

@@ -19,9 +19,10 @@ from torch import nn
 
 from samegrad.errors import ConfigurationError, OutputError
 from samegrad.parallel import fingerprint
+from samegrad.storing.sealing import sealed
 from samegrad.trainer.checkpoint import Snapshot, read_checkpoint, write_checkpoint
 from samegrad.trainer.checkpoint_files import checkpoints
-from samegrad.trainer.checkpoint_record import find_checkpoint, latest, read_record, sealed
+from samegrad.trainer.checkpoint_record import find_checkpoint, latest, read_record
 
 
 def snapshot(steps: int, value: float = 1.0) -> Snapshot:

@@ -11,8 +11,8 @@ import pytest
 
 from samegrad import models
 from samegrad.errors import ConfigurationError
+from samegrad.storing.packing import pack
 from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, TrainJob, remembered_job
-from samegrad.trainer.packing import pack
 
 
 def test_the_names_of_models_are_those_of_the_table() -> None:

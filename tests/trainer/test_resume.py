@@ -22,10 +22,11 @@ from torch.utils.data import Dataset, TensorDataset
 from samegrad.callbacks import EpochReport, SaveReport
 from samegrad.errors import CallMismatch, ConfigurationError, OutputError
 from samegrad.recipe import Recipe
+from samegrad.storing.sealing import sealed
 from samegrad.trainer import Saving, Trainer, keeper, saving
 from samegrad.trainer.checkpoint import Snapshot, write_checkpoint
 from samegrad.trainer.checkpoint_files import checkpoints
-from samegrad.trainer.checkpoint_record import latest, read_record, sealed
+from samegrad.trainer.checkpoint_record import latest, read_record
 from samegrad.workers import context, launch
 
 Update = Literal["replicated", "owner"]

@@ -9,10 +9,10 @@ from pathlib import Path
 import typer
 
 from samegrad.errors import ConfigurationError, OutputError
+from samegrad.storing.packing import unpack
 from samegrad.trainer.checkpoint_files import checkpoints, locked_folder
 from samegrad.trainer.checkpoint_record import read_record
 from samegrad.trainer.job import REMEMBERED, TrainJob, resumed_job
-from samegrad.trainer.packing import unpack
 
 __all__ = ["check_folder", "given_options", "resumed"]
 

@@ -1,7 +1,8 @@
 """A key-value store with updates: many workers push contributions to many servers and pull what became of them.
 
 What is decided is pure: `placement` (which server holds what), `consistency` (who may read when), `contributions` (sums
-along the tree), `updaters`, `job` (what workers must agree on), and `state`, which is a server without its sockets.
+along the tree), `updaters`, `job` (what workers must agree on), `slices`, and `state`, which is a server without its
+sockets. `keeping` collects the state of a store, `store_files` keeps it on a disk.
 `framing` and `messages` say how it is told. Around it: `link`, `handshake`, `server`, `desks` and `connection` over
 TCP, with a `ring` in shared memory where both are on one host; `local` within a process; `store`, which workers call;
 `exchange`, by which a Trainer uses it; `own_servers`, which end with who has started them.

@@ -118,6 +118,27 @@ class Clocks:
         bound = step - self._consistency.staleness
         return self.counts[worker] >= step and (self._consistency.mode == "async" or self.slowest >= bound)
 
+    @property
+    def is_used(self) -> bool:
+        """Whether anything was pushed."""
+        return any(self.counts)
+
+    def kept(self) -> list[int]:
+        """What is kept of them: in sync, how many steps are complete; else the count of each worker."""
+        return [self.completed] if self._consistency.is_sync else list(self.counts)
+
+    def restore(self, counts: object) -> None:
+        """Begins with a count for each worker, of a job that goes on. Raises RequestRefused for what cannot be."""
+        if not (
+            isinstance(counts, list)
+            and len(counts) == len(self.counts)
+            and all(type(count) is int and 0 <= count < 1 << 63 for count in counts)
+            and (len(set(counts)) == 1 or not self._consistency.is_sync)
+        ):
+            raise RequestRefused(f"expected a clock for each of {len(self.counts)} workers; got {str(counts)[:80]}")
+        self.counts = list(counts)
+        self.completed = counts[0] if self._consistency.is_sync else 0
+
     def leave(self, worker: int) -> None:
         """`worker` pushes and pulls no more."""
         self._left.add(worker)

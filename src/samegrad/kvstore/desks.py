@@ -19,7 +19,7 @@ from torch import Tensor
 from samegrad.errors import ConfigurationError, StoreError
 from samegrad.kvstore.job import Job
 from samegrad.kvstore.link import Link
-from samegrad.kvstore.messages import Bye, Failed, Fill, Message, Ping, Push, Refused
+from samegrad.kvstore.messages import Bye, Failed, Fill, Message, Ping, Push, Refused, Supply
 from samegrad.kvstore.state import Reply, ServerState
 from samegrad.kvstore.values import cut_payload
 
@@ -169,7 +169,7 @@ class Desk:
             except StoreError as error:
                 self.put(Reply(self._worker, Refused(_request(message), type(error).__name__, str(error))))
                 return True
-        elif isinstance(message, Push | Fill):
+        elif isinstance(message, Push | Fill | Supply):
             values = cut_payload(torch.empty(0, dtype=torch.uint8), self._job.expected(message))
         if isinstance(message, Ping):
             self.put(Reply(self._worker, Ping(), priority=math.inf))

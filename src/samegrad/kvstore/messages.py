@@ -23,7 +23,10 @@ __all__ = [
     "Challenge",
     "Declare",
     "Declared",
+    "Describe",
+    "Described",
     "Failed",
+    "Fetch",
     "Fill",
     "Hello",
     "Kind",
@@ -35,7 +38,9 @@ __all__ = [
     "Push",
     "Refused",
     "Report",
+    "Restore",
     "Status",
+    "Supply",
     "Values",
     "Welcome",
     "parse",
@@ -62,6 +67,11 @@ class Kind(enum.IntEnum):
     PING = 20
     STATUS = 21
     REPORT = 22
+    DESCRIBE = 23
+    DESCRIBED = 24
+    FETCH = 25
+    RESTORE = 26
+    SUPPLY = 27
     REFUSED = 30
     FAILED = 31
 
@@ -243,6 +253,54 @@ class Report(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Describe(Message):
+    """Wants to know what is kept of `slices` of one key, besides the value."""
+
+    kind = Kind.DESCRIBE
+    request: int
+    slices: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Described(Message):
+    """That: the clocks, what the updater knows, and the dtypes of the tensors in that; the same for all slices."""
+
+    kind = Kind.DESCRIBED
+    request: int
+    state: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch(Message):
+    """Wants the tensor `name` that the updater keeps for each of `slices`; it is answered with Values."""
+
+    kind = Kind.FETCH
+    request: int
+    slices: list[int]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restore(Message):
+    """What Described said of slices, elsewhere, is to hold here; the tensors in it come with Supply."""
+
+    kind = Kind.RESTORE
+    request: int
+    slices: list[int]
+    state: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Supply(Message):
+    """The tensor `name` of each of `slices`, which are being restored. Payload: as in Fill."""
+
+    kind = Kind.SUPPLY
+    request: int
+    slices: list[int]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Refused(Message):
     """What was asked cannot be done. error: the name of a class in `samegrad.errors`."""
 
@@ -262,8 +320,8 @@ class Failed(Message):
 
 
 MESSAGES: tuple[type[Message], ...] = (
-    *(Accepted, Barrier, Bye, Challenge, Declare, Declared, Failed, Fill, Hello, Passed, Ping, Proof, Pull, Push),
-    *(Refused, Report, Status, Values, Welcome),
+    *(Accepted, Barrier, Bye, Challenge, Declare, Declared, Describe, Described, Failed, Fetch, Fill, Hello, Passed),
+    *(Ping, Proof, Pull, Push, Refused, Report, Restore, Status, Supply, Values, Welcome),
 )
 """All of them."""
 _CLASSES = {each.kind: each for each in MESSAGES}

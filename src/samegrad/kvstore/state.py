@@ -46,7 +46,10 @@ from samegrad.kvstore.messages import (
     Bye,
     Declare,
     Declared,
+    Describe,
+    Described,
     Failed,
+    Fetch,
     Fill,
     Message,
     Passed,
@@ -54,10 +57,12 @@ from samegrad.kvstore.messages import (
     Pull,
     Push,
     Refused,
+    Restore,
+    Supply,
     Values,
 )
 from samegrad.kvstore.placement import Key
-from samegrad.kvstore.updaters import Rule
+from samegrad.kvstore.slices import Pulling, ServedSlice
 from samegrad.kvstore.values import DTYPES
 from samegrad.shards import Node, leaves_of
 
@@ -72,33 +77,6 @@ class Reply:
     message: Message
     values: Sequence[Tensor] = ()
     priority: float = 0.0
-
-
-@dataclass(slots=True)
-class _Pull:
-    """A pull, or a push that wants the values back, of which `missing` slices may not be read yet."""
-
-    worker: int
-    request: int
-    slices: list[int]
-    steps: list[int]
-    priority: float
-    missing: int = 0
-
-
-@dataclass(slots=True)
-class _Slice:
-    """One slice. value: None until worker 0 has filled it. sums: of the steps that are not complete, in sync."""
-
-    key: Key
-    dtype: torch.dtype
-    numel: int
-    clocks: Clocks
-    value: Tensor | None = None
-    rule: Rule | None = None
-    is_given_out: bool = False
-    sums: dict[int, Contributions] = field(default_factory=dict)
-    waiting: list[tuple[int, _Pull]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -120,7 +98,7 @@ class ServerState:
         self.left: set[int] = set()
         self.failure: Failed | None = None
         self._keys: dict[Key, _Key] = {}
-        self._slices: list[_Slice] = []
+        self._slices: list[ServedSlice] = []
         self._bytes = 0
         self._barriers: list[deque[int]] = [deque() for _ in range(job.workers)]  # requests of each worker
         as_leaves = job.shards == job.workers
@@ -145,11 +123,23 @@ class ServerState:
                 case Push():
                     return self._push(worker, message, values)
                 case Pull(request, slices, steps, priority):
-                    return self._pull(_Pull(worker, request, slices, steps, priority))
+                    return self._pull(Pulling(worker, request, slices, steps, priority))
                 case Declare():
                     return self._declare(worker, message)
                 case Fill(request, slices):
                     return self._fill(worker, request, slices, values)
+                case Describe(request, slices):
+                    return [Reply(worker, Described(request, self._described(slices)))]
+                case Fetch(request, slices, name):
+                    return [Reply(worker, Values(request), [each.kept_tensor(name) for each in self._known(slices)])]
+                case Restore(request, slices, kept):
+                    for each in self._known(slices):
+                        each.restore(kept)
+                    return [Reply(worker, Accepted(request))]
+                case Supply(request, slices, name):
+                    for each, value in zip(self._known(slices), values, strict=True):
+                        each.supply(name, value)
+                    return [Reply(worker, Accepted(request))]
                 case Barrier(request):
                     self._barriers[worker].append(request)
                     return self._pass_barriers()
@@ -167,6 +157,8 @@ class ServerState:
 
     def expected(self, message: Message) -> list[tuple[torch.dtype, int]]:
         """Dtype and elements of each value in the payload of `message`. Raises UnknownKey, RequestRefused."""
+        if isinstance(message, Supply):
+            return [each.awaited(message.name) for each in self._known(message.slices)]
         if not isinstance(message, Push | Fill):
             return []
         return [(each.dtype, each.numel) for each in self._known(message.slices)]
@@ -193,7 +185,7 @@ class ServerState:
             "left": sorted(self.left),
         }
 
-    def _known(self, slices: Sequence[int]) -> list[_Slice]:
+    def _known(self, slices: Sequence[int]) -> list[ServedSlice]:
         try:
             return [self._slices[number] for number in slices]
         except IndexError:
@@ -247,7 +239,7 @@ class ServerState:
             clocks = Clocks(self.job.consistency, self.job.workers)
             for gone in self.left:
                 clocks.leave(gone)
-            self._slices.append(_Slice(message.key, dtype, stop - start, clocks))
+            self._slices.append(ServedSlice(message.key, dtype, stop - start, clocks))
         return _Key((message.dtype, message.shape, message.slices), worker, numbers)
 
     def _fill(self, worker: int, request: int, slices: Sequence[int], values: Sequence[Tensor]) -> list[Reply]:
@@ -257,10 +249,19 @@ class ServerState:
             if worker != 0 or each.value is not None:
                 raise RequestRefused(f"key {each.key!r}: its first value comes from worker 0, once; got another one")
         for each, value in zip(known, values, strict=True):
-            each.value = value
-            each.rule = None if self.job.updater is None else self.job.updater.rule(value)
+            each.fill(value, self.job.updater)
             replies += self._wake(each)
         return replies
+
+    def _described(self, slices: Sequence[int]) -> dict[str, Any]:
+        """What is kept of slices of one key."""
+        found = [each.described() for each in self._known(slices)]
+        if not found or any(each != found[0] for each in found):
+            raise RequestRefused(
+                "the parts of a value have different clocks: somebody pushes while it is to be kept. All workers call "
+                "save alike, or wait for each other with barrier() before and after state_dict()"
+            )
+        return found[0]
 
     # Pushes
 
@@ -279,7 +280,7 @@ class ServerState:
             if not each.clocks.push(worker, step):
                 continue
             if not self.job.consistency.is_sync:
-                self._update(each, value)
+                each.update(value)
             else:
                 if step not in each.sums:
                     each.sums[step] = Contributions(self.job.shards)
@@ -288,16 +289,16 @@ class ServerState:
             replies += self._wake(each)
         if not message.pull:
             return [*replies, Reply(worker, Accepted(message.request))]
-        wanted = _Pull(worker, message.request, message.slices, message.steps, message.priority)
+        wanted = Pulling(worker, message.request, message.slices, message.steps, message.priority)
         return [*replies, *self._pull(wanted)]
 
-    def _complete_steps(self, each: _Slice) -> None:
+    def _complete_steps(self, each: ServedSlice) -> None:
         """Makes sums that are complete the value; in the order of the steps, since all push in that order."""
         while (total := each.sums.get(each.clocks.completed + 1)) is not None:
             if not total.is_complete(self._absent()):
                 return
             del each.sums[each.clocks.completed + 1]
-            self._update(each, total.total())
+            each.update(total.total())
             each.clocks.complete(each.clocks.completed + 1)
 
     def _absent(self) -> frozenset[int]:
@@ -305,19 +306,9 @@ class ServerState:
         gone = [node for worker in self.left for node in self._nodes[worker]]
         return frozenset(leaf for node in gone for leaf in leaves_of(node, self.job.shards))
 
-    def _update(self, each: _Slice, total: Tensor) -> None:
-        if each.rule is None:
-            each.value = total
-        else:
-            if each.is_given_out:
-                each.rule.move_to(each.rule.value.clone())
-            each.rule.apply(total)
-            each.value = each.rule.value
-        each.is_given_out = False
-
     # Pulls
 
-    def _pull(self, wanted: _Pull) -> list[Reply]:
+    def _pull(self, wanted: Pulling) -> list[Reply]:
         slices = self._known(wanted.slices)
         for each, step in zip(slices, wanted.steps, strict=True):
             each.clocks.check_pull(wanted.worker, step)
@@ -328,7 +319,7 @@ class ServerState:
                 wanted.missing += 1
         return [] if wanted.missing else [self._answer(wanted)]
 
-    def _wake(self, each: _Slice) -> list[Reply]:
+    def _wake(self, each: ServedSlice) -> list[Reply]:
         """Answers the pulls that have waited for `each` last."""
         if not each.waiting or each.value is None:
             return []
@@ -340,7 +331,7 @@ class ServerState:
             wanted.missing -= 1
         return [self._answer(wanted) for _, wanted in ready if not wanted.missing]
 
-    def _answer(self, wanted: _Pull) -> Reply:
+    def _answer(self, wanted: Pulling) -> Reply:
         values = []
         for each in self._known(wanted.slices):
             assert each.value is not None

@@ -5,20 +5,25 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import overload
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from samegrad.errors import ConfigurationError, RequestRefused, StoreError, UnknownKey
+from samegrad.kvstore.arguments import checked_values, listed, named, new_outs
+from samegrad.kvstore.asking import Asked, ask_all
 from samegrad.kvstore.connection import Connection, connect
 from samegrad.kvstore.consistency import Consistency, Mode
 from samegrad.kvstore.handles import Handle, Peer, Question
 from samegrad.kvstore.job import Job
+from samegrad.kvstore.keeping import check_state, clocks_for, collect, put_back
 from samegrad.kvstore.local import LocalServer
 from samegrad.kvstore.messages import Barrier, Declare, Declared, Fill, Message, Pull, Push
 from samegrad.kvstore.pieces import Entry, Piece, flat, frames_of, is_plain, parts_of, target_of
 from samegrad.kvstore.placement import Extent, Key, check_key, place
+from samegrad.kvstore.store_files import read_store, write_store
 from samegrad.kvstore.updaters import Updater
 from samegrad.shards import Node
 from samegrad.workers import context, join
@@ -138,28 +143,29 @@ class KVStore:
         tensors = {name: tensor for name, tensor in values.items() if isinstance(tensor, Tensor)}
         extents = [Extent(name, tensor.numel(), tensor.element_size()) for name, tensor in tensors.items()]
         placed = place(extents, len(self._peers))
-        entries, declared = [], list[tuple[Entry, int, list[tuple[int, int]], list[Declared]]]()
-        questions = []
-        for name, tensor in tensors.items():
-            entry = Entry(name, tensor.dtype, tensor.shape, [])
-            entries.append(entry)
+        entries = [Entry(name, tensor.dtype, tensor.shape, []) for name, tensor in tensors.items()]
+        asked, places = list[Asked](), list[tuple[Entry, int, list[tuple[int, int]]]]()
+        for entry in entries:
+            dtype = str(entry.dtype).removeprefix("torch.")
             for server in range(len(self._peers)):
-                bounds = [(each.start, each.stop) for each in placed[name] if each.servers[0] == server]
-                got: list[Declared] = []
-                dtype = str(tensor.dtype).removeprefix("torch.")
-                message = Declare(0, name, dtype, list(tensor.shape), [list(each) for each in bounds])
-                questions.append((server, message, got))
-                declared.append((entry, server, bounds, got))
-        self._declare(questions)
-        for entry, server, bounds, got in declared:
-            numbers = zip(got[0].slices, bounds, strict=True)
+                bounds = [(each.start, each.stop) for each in placed[entry.key] if each.servers[0] == server]
+                message = Declare(0, entry.key, dtype, list(entry.shape), [list(each) for each in bounds])
+                asked.append(Asked(server, message))
+                places.append((entry, server, bounds))
+        for (entry, server, bounds), answer in zip(places, self._ask("init", asked), strict=True):
+            assert isinstance(answer, Declared)
+            numbers = zip(answer.slices, bounds, strict=True)
             entry.pieces += [Piece(server, number, start, stop) for number, (start, stop) in numbers]
         if self.worker == 0:
-            self._fill(entries, [tensors[entry.key] for entry in entries])
-        ready = self.barrier()
-        for entry in entries:
-            entry.ready = ready
-            self._entries[entry.key] = entry
+            flats = [flat(tensor) for tensor in tensors.values()]
+            self._ask(
+                "init",
+                [
+                    Asked(server, Fill(0, [piece.number for _, piece in group]), parts_of(flats, group))
+                    for server, group in frames_of(entries)
+                ],
+            )
+        self._await_others(entries)
 
     def push(self, keys: Key | Sequence[Key], values: Tensor | Sequence[Tensor], priority: float = 0.0) -> Handle:
         """Adds a contribution to a key, or to each of a list of keys; done when it counts.
@@ -167,7 +173,7 @@ class KVStore:
         priority: of what waits to be sent, the highest goes first. Raises UnknownKey, RequestRefused for another shape
         or dtype than that of the key.
         """
-        return self._begin("push", keys, [(self._leaf(), _listed(values))], None, False, priority)
+        return self._begin("push", keys, [(self._leaf(), listed(values))], None, False, priority)
 
     def pull(
         self, keys: Key | Sequence[Key], out: Tensor | Sequence[Tensor] | None = None, priority: float = 0.0
@@ -187,7 +193,7 @@ class KVStore:
         priority: float = 0.0,
     ) -> Handle:
         """`push`, then `pull`, in one message; `out` may be `values`."""
-        return self._begin("push_pull", keys, [(self._leaf(), _listed(values))], out, True, priority)
+        return self._begin("push_pull", keys, [(self._leaf(), listed(values))], out, True, priority)
 
     def contribute(
         self, keys: Sequence[Key], contributions: Sequence[Contribution], out: Sequence[Tensor], priority: float = 0.0
@@ -206,6 +212,50 @@ class KVStore:
         """Waits for each of `handles`."""
         for handle in handles:
             handle.wait()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the whole store: values, what optimizers and schedules know, clocks; tensors, numbers and text.
+
+        In sync it is that after this worker's pushes so far, whatever the others do meanwhile. In stale and async the
+        others must not push meanwhile: `barrier()` before and after; `save` does so. It does not depend on the number
+        of servers.
+        """
+        values = self.pull(list(self._entries)).wait()
+        entries = list(self._entries.values())
+        return collect(self.job, entries, values if isinstance(values, list) else [], partial(self._ask, "state_dict"))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Makes the keys in `state`, which no `init` has made, as they were; all workers call it alike, with the same.
+
+        The numbers of workers and servers may be others than they were; in stale and async, workers then all begin at
+        the largest clock. Raises ConfigurationError for the state of a store with another mode or updater.
+        """
+        values = check_state(self.job, state)
+        self.init(values)
+        entries = [self._entries[key] for key in values]
+        if self.worker == 0:
+            put_back(self.job, entries, state, partial(self._ask, "load_state_dict"))
+        for entry in entries:
+            entry.step = clocks_for(self.job, state["keys"][entry.key]["clocks"])[self.worker]
+        self._await_others(entries)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes `state_dict` into `folder`, in place of what an earlier call has written there.
+
+        All workers call it, and wait for each other; worker 0 writes. Raises OutputError if it cannot.
+        """
+        self.wait([entry.last[0] for entry in self._entries.values() if entry.last is not None])
+        self.barrier().wait()
+        if self.worker == 0:
+            write_store(Path(folder), self.state_dict())
+        self.barrier().wait()
+
+    def load(self, folder: str | Path) -> None:
+        """`load_state_dict` of what `save` has written into `folder`; all workers call it, and read it.
+
+        Raises OutputError if there is nothing, or if it is damaged.
+        """
+        self.load_state_dict(read_store(Path(folder)))
 
     def close(self) -> None:
         """Waits until all that was begun is done, and leaves. Others go on; sums are complete without this worker."""
@@ -241,28 +291,15 @@ class KVStore:
         self._failure = self._failure or error
         threading.Thread(target=self._close, args=(error,), daemon=True).start()
 
-    def _declare(self, questions: Sequence[tuple[int, Message, list[Declared]]]) -> None:
-        handle = Handle(f"worker {self.worker}: init", self._timeout_s, len(questions), lambda: None)
-        for server, message, got in questions:
+    def _ask(self, what: str, asked: Sequence[Asked]) -> list[Message]:
+        return ask_all(self._peers, asked, f"worker {self.worker}: {what}", self._timeout_s)
 
-            def done(answer: Message | None, error: Exception | None, got: list[Declared] = got) -> None:
-                if isinstance(answer, Declared):
-                    got.append(answer)
-                handle.answered(answer, error)
-
-            self._peers[server].ask(Question(message, (), (), 0.0, done))
-        handle.wait()
-
-    def _fill(self, entries: Sequence[Entry], values: Sequence[Tensor]) -> None:
-        flats = [flat(value) for value in values]
-        frames = [
-            (server, Fill(0, [piece.number for _, piece in group]), parts_of(flats, group))
-            for server, group in frames_of(entries)
-        ]
-        handle = Handle(f"worker {self.worker}: init", self._timeout_s, len(frames), lambda: None)
-        for server, message, sent in frames:
-            self._peers[server].ask(Question(message, sent, (), 0.0, handle.answered))
-        handle.wait()
+    def _await_others(self, entries: Sequence[Entry]) -> None:
+        """The first use of `entries` waits until all workers have come here."""
+        ready = self.barrier()
+        for entry in entries:
+            entry.ready = ready
+            self._entries[entry.key] = entry
 
     def _begin(
         self,
@@ -275,8 +312,8 @@ class KVStore:
     ) -> Handle:
         is_one = isinstance(keys, str | int)
         entries = self._known(what, [keys] if isinstance(keys, str | int) else keys)
-        flats = [[flat(each) for each in self._checked(what, entries, values)] for _, values in contributions]
-        outs = [] if not pulls else self._outs(what, entries, out)
+        flats = [[flat(each) for each in checked_values(what, entries, values)] for _, values in contributions]
+        outs = [] if not pulls else new_outs(what, entries, out)
         targets = [target_of(each) for each in outs]
         for entry in entries:
             if entry.ready is not None:
@@ -296,7 +333,7 @@ class KVStore:
                 entry.step += bool(nodes)
                 if entry.last is not None and not entry.last[0].is_done:
                     priority = min(priority, entry.last[1])
-            name = f"worker {self.worker}: {what} of {_named(entries)}"
+            name = f"worker {self.worker}: {what} of {named(entries)}"
             handle = Handle(name, self._timeout_s, len(frames) * max(len(nodes), 1), finish)
             for entry in entries:
                 entry.last = (handle, priority)
@@ -326,22 +363,6 @@ class KVStore:
                 f"{', '.join(map(repr, list(self._entries)[:8])) or 'none'}"
             ) from None
 
-    def _checked(self, what: str, entries: Sequence[Entry], values: Sequence[Tensor]) -> Sequence[Tensor]:
-        if len(values) != len(entries):
-            raise ConfigurationError(f"{what}: got {len(values)} tensors for {len(entries)} keys")
-        for entry, value in zip(entries, values, strict=True):
-            if value.dtype is not entry.dtype or value.shape != entry.shape:
-                raise RequestRefused(
-                    f"{what}: key {entry.key!r} holds {entry.dtype} of shape {list(entry.shape)}; got {value.dtype} of "
-                    f"shape {list(value.shape)}"
-                )
-        return values
-
-    def _outs(self, what: str, entries: Sequence[Entry], out: Tensor | Sequence[Tensor] | None) -> list[Tensor]:
-        if out is None:
-            return [torch.empty(entry.shape, dtype=entry.dtype) for entry in entries]
-        return list(self._checked(what, entries, _listed(out)))
-
 
 def _as_exception(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else StoreError(f"{type(error).__name__}: {error}")
@@ -350,16 +371,3 @@ def _as_exception(error: BaseException) -> Exception:
 def _own_place() -> tuple[int, int]:
     worker = context() or join()
     return (0, 1) if worker is None else (worker.rank, len(worker.devices))
-
-
-@overload
-def _listed(values: Tensor) -> list[Tensor]: ...
-@overload
-def _listed(values: Sequence[Tensor] | Tensor) -> Sequence[Tensor]: ...
-def _listed(values: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
-    return [values] if isinstance(values, Tensor) else values
-
-
-def _named(entries: Sequence[Entry]) -> str:
-    more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
-    return f"key {entries[0].key!r}{more}, step {entries[0].step}" if entries else "no keys"

@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 from torch.optim import lr_scheduler
 
-from samegrad.errors import ConfigurationError
+from samegrad.errors import ConfigurationError, RequestRefused
+from samegrad.storing.packing import pack, unpack
+from samegrad.storing.tensor_file import putting
 from samegrad.summation import as_real
 
 __all__ = ["OPTIMIZERS", "SCHEDULES", "Rule", "Updater"]
@@ -143,6 +145,41 @@ class Rule:
             if held is not None:
                 self._optimizer.state[value] = held
         self._parameter = value
+
+    def described(self) -> tuple[Any, dict[str, Tensor]]:
+        """What it knows besides the value, packed as JSON, and the tensors in that, by name."""
+        tensors: dict[str, Tensor] = {}
+        if self._optimizer is None:
+            return None, tensors
+        (group,) = self._optimizer.param_groups
+        state = {
+            "state": dict(self._optimizer.state.get(self._parameter, {})),
+            "group": {name: value for name, value in group.items() if name != "params"},
+            "schedule": None if self._schedule is None else self._schedule.state_dict(),
+        }
+        return pack(state, "updater", putting(tensors)), tensors
+
+    def restore(self, record: Any, tensors: Mapping[str, Tensor]) -> None:
+        """Knows again what `described` gave, of the same updater. Raises RequestRefused for anything else."""
+        known = unpack(self.described()[0], str)
+        try:
+            state = unpack(record, tensors.__getitem__)
+            is_same = (known is None) == (state is None)
+            if known is not None and is_same:
+                parts = [(known, state), (known["group"], state["group"])]
+                if self._schedule is not None:
+                    parts.append((known["schedule"], state["schedule"]))
+                is_same = all(set(ours) == set(theirs) for ours, theirs in parts) and isinstance(state["state"], dict)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise RequestRefused(f"updater: what is to be taken up cannot be read: {error!r:.200}") from None
+        if not is_same:
+            raise RequestRefused(f"updater: expected the state of {self._name} as this torch has it; got another one")
+        if self._optimizer is None:
+            return
+        self._optimizer.param_groups[0].update(state["group"])
+        self._optimizer.state[self._parameter] = state["state"]
+        if self._schedule is not None:
+            self._schedule.load_state_dict(state["schedule"])
 
     def apply(self, total: Tensor) -> None:
         """Makes the new value of the old one and `total`."""

@@ -19,11 +19,12 @@ from torch import Tensor
 
 from samegrad.errors import OutputError
 from samegrad.files import write_together
+from samegrad.storing.checksums import begin_checksums
+from samegrad.storing.sealing import sealed
+from samegrad.storing.tensor_file import tensor_pieces, tensors_in
 from samegrad.trainer.checkpoint_files import checkpoint_name, checkpoints, tensor_names
-from samegrad.trainer.checkpoint_record import FORMAT_VERSION, check_file, read_record, sealed
-from samegrad.trainer.checksums import begin_checksums
+from samegrad.trainer.checkpoint_record import FORMAT_VERSION, check_file, read_record
 from samegrad.trainer.pruning import prune
-from samegrad.trainer.tensor_file import tensor_pieces, tensors_in
 
 __all__ = ["Snapshot", "read_checkpoint", "write_checkpoint"]
 

@@ -14,8 +14,6 @@ Reading believes nothing: what is damaged, of another version or of other types 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 import os
 import stat
@@ -25,15 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from samegrad.errors import OutputError
+from samegrad.storing.checksums import damage
+from samegrad.storing.sealing import is_description, unsealed
 from samegrad.trainer.checkpoint_files import checkpoints, others_beside, record_of, steps_of, tensor_names
-from samegrad.trainer.checksums import count_parts, damage
 from samegrad.trainer.position import Position
 
-__all__ = ["FORMAT_VERSION", "check_file", "find_checkpoint", "latest", "read_record", "sealed"]
+__all__ = ["FORMAT_VERSION", "check_file", "find_checkpoint", "latest", "read_record"]
 
 FORMAT_VERSION = 2
 
-_SEAL = "checkpoint_sha256"
 _MOST = 1 << 28  # bytes; a record of a state of 100 TB has less
 _REMEDY = "Copy the folder again from where it is intact, or name another checkpoint"
 _KINDS: Mapping[str, type] = {
@@ -50,11 +48,6 @@ _KINDS: Mapping[str, type] = {
 """What a record holds, besides the version of its format and its seal."""
 
 
-def sealed(document: Mapping[str, Any]) -> bytes:
-    """The bytes of `document` with a checksum over all of them but itself."""
-    return _rendered({**document, _SEAL: hashlib.sha256(_rendered(document)).hexdigest()})
-
-
 def read_record(path: Path) -> dict[str, Any]:
     """The record at `path`, just as it was written. OutputError for anything else."""
     with _opened(path) as file:
@@ -63,9 +56,8 @@ def read_record(path: Path) -> dict[str, Any]:
     try:
         if length > _MOST:
             raise ValueError(f"{length} bytes are more than the {_MOST} that a record may have")
-        document = json.loads(content)
-        written, version = document.pop(_SEAL), document["format_version"]
-        is_intact = sealed(document) == content
+        document, written, is_intact = unsealed(content)
+        version = document["format_version"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise OutputError(
             f"{path}: expected the record of a checkpoint; got {len(content)} bytes that are not ({error!r})."
@@ -172,28 +164,10 @@ def _wrong(document: Mapping[str, Any], path: Path) -> Iterator[str]:
     if list(files) not in tensor_names(path.stem):
         yield f"files are {', '.join(files) or 'none'}"
     for name, file in files.items():
-        if not _is_description(file):
+        if not is_description(file):
             yield f"the description of {name} is {_said(file)}"
-
-
-def _is_description(file: object) -> bool:
-    """Whether it is {"bytes": length, "crc32": [...]} of a file."""
-    if not isinstance(file, dict) or set(file) != {"bytes", "crc32"}:
-        return False
-    nbytes, checksums = file["bytes"], file["crc32"]
-    return (
-        type(nbytes) is int
-        and 0 <= nbytes < 1 << 63
-        and type(checksums) is list
-        and len(checksums) == count_parts(nbytes)
-        and all(type(checksum) is str for checksum in checksums)
-    )
 
 
 def _said(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _rendered(document: Mapping[str, Any]) -> bytes:
-    return (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()

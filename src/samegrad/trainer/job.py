@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from samegrad.data import DATA
 from samegrad.errors import ConfigurationError
 from samegrad.recipe import Precision, Recipe
+from samegrad.storing.packing import unpack
 from samegrad.trainer.checkpoint_record import find_checkpoint, read_record
 from samegrad.trainer.learning_rate import RATE_RULES, RateRule, scaled_rate
-from samegrad.trainer.packing import unpack
 
 if TYPE_CHECKING:
     from samegrad.kvstore.own_servers import ServerList

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from samegrad.errors import ConfigurationError
 from samegrad.executors.shared_memory import SharedMemoryGroup
 from samegrad.parallel.layout import ALIGNMENT
-from samegrad.trainer.packing import Put, pack, unpack
+from samegrad.storing.packing import pack, unpack
+from samegrad.storing.tensor_file import putting
 
 __all__ = [
     "OptimizerState",
@@ -28,7 +29,6 @@ __all__ = [
     "grouped_names",
     "load",
     "plain",
-    "putting",
     "read",
 ]
 
@@ -44,21 +44,6 @@ def copy_of(tensor: Tensor) -> Tensor:
     """A copy on the CPU, row by row."""
     found = plain(tensor)
     return found.clone() if found.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr() else found
-
-
-def putting(tensors: dict[str, Tensor]) -> Put:
-    """Puts tensors into `tensors`, as they are, under names of their own."""
-
-    def put(where: str, value: object) -> str | None:
-        if not isinstance(value, Tensor):
-            return None
-        name = where
-        while name in tensors:
-            name += "'"
-        tensors[name] = value
-        return name
-
-    return put
 
 
 def described(

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from samegrad.errors import ConfigurationError
-from samegrad.trainer.packing import pack
+from samegrad.storing.packing import pack
 
 __all__ = ["MakeScheduler", "kind_of", "make_scheduler", "scheduler_entries"]
 

@@ -16,10 +16,11 @@ from samegrad.errors import ConfigurationError, OutputError
 from samegrad.parallel.nested import map_tensors
 from samegrad.parallel.world import World
 from samegrad.recipe import Recipe
+from samegrad.storing.packing import pack, unpack
+from samegrad.storing.tensor_file import putting
 from samegrad.trainer import optimizer_state
 from samegrad.trainer.checkpoint import Snapshot
-from samegrad.trainer.optimizer_state import copy_of, plain, putting
-from samegrad.trainer.packing import pack, unpack
+from samegrad.trainer.optimizer_state import copy_of, plain
 from samegrad.trainer.position import Position
 
 __all__ = ["Remembered", "TrainingState"]

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from samegrad.errors import ConfigurationError
+from samegrad.storing.packing import Put
 
-__all__ = ["tensor_pieces", "tensors_in"]
+__all__ = ["putting", "tensor_pieces", "tensors_in"]
 
 _NAMES = {
     torch.float64: "F64",
@@ -63,3 +64,18 @@ def tensor_pieces(tensors: Mapping[str, Tensor]) -> list[bytes | memoryview]:
 def tensors_in(path: Path) -> dict[str, Tensor]:
     """The tensors of the safetensors file at `path`, as views of it."""
     return safetensors.torch.load_file(path)
+
+
+def putting(tensors: dict[str, Tensor]) -> Put:
+    """Puts tensors into `tensors`, as they are, under names of their own."""
+
+    def put(where: str, value: object) -> str | None:
+        if not isinstance(value, Tensor):
+            return None
+        name = where
+        while name in tensors:
+            name += "'"
+        tensors[name] = value
+        return name
+
+    return put

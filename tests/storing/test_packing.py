@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from samegrad.errors import ConfigurationError
-from samegrad.trainer.optimizer_state import putting
-from samegrad.trainer.packing import pack, unpack
+from samegrad.storing.packing import pack, unpack
+from samegrad.storing.tensor_file import putting
 
 VALUES: list[Any] = [
     *(None, True, False, 0, -1, 1 << 70, "", "text \u00e4", 0.1, -0.0, 1e-320, 1e308),
