@@ -29,6 +29,7 @@ from samegrad.kvstore.messages import (
     Pull,
     Push,
     Refused,
+    Remove,
     Restore,
     Supply,
     Values,
@@ -392,3 +393,30 @@ def test_a_state_is_taken_up_before_any_push_and_only_as_it_was_given() -> None:
     (reply,) = fresh.handle(0, Describe(1, [0]))
     assert isinstance(reply.message, Described)
     assert reply.message.state == kept
+
+
+# Removing
+
+
+def test_a_key_is_gone_when_nobody_needs_it_whoever_leaves() -> None:
+    state = ServerState(Job(3))
+    declare(state)
+    before = state.status()["bytes"]
+    assert before == NUMEL * 4
+    assert state.handle(0, Remove(7, "w")) == []
+    assert "there is no key 'v' of worker 0" in refusal(state.handle(0, Remove(7, "v")))
+    state.handle(2, Bye())
+    (first, second) = state.handle(1, Remove(8, "w"))
+    assert {first.worker: first.message, second.worker: second.message} == {0: Accepted(7), 1: Accepted(8)}
+    assert (state.status()["bytes"], state.status()["keys"], state.status()["slices"]) == (0, 0, 0)
+    assert "there is no slice 0" in refusal(state.handle(0, Pull(9, [0], [0], 0.0)))
+    (reply,) = state.handle(0, Declare(1, "w", "float32", [NUMEL], [[0, NUMEL]]))
+    assert isinstance(reply.message, Declared)
+    assert reply.message.slices == [1]  # a number is never given twice
+
+
+def test_the_last_one_to_leave_lets_a_key_go() -> None:
+    state = ServerState(Job(2))
+    declare(state)
+    assert state.handle(0, Remove(7, "w")) == []
+    assert [(reply.worker, reply.message) for reply in state.handle(1, Bye())] == [(0, Accepted(7))]

@@ -179,6 +179,53 @@ def test_a_stale_worker_waits_for_the_slowest(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_timeout_names_who_is_late_and_with_what(kind: str) -> None:
+    with some_stores(kind, 3, 2) as stores:
+        for store in stores[1:]:
+            store.init({"w": torch.zeros(50_000), "v": torch.zeros(3)})
+        with pytest.raises(PeerTimeout, match=r"not done within 0\.05 s: worker 0 has not come") as caught:
+            stores[1].barrier().wait(0.05)
+        assert caught.value.rank == 0
+        stores[0].init({"w": torch.zeros(50_000), "v": torch.zeros(3)})
+        for store in stores:
+            store.push("w", torch.ones(50_000))
+        stores[1].push("w", torch.ones(50_000))
+        stores[1].push("v", torch.ones(3))
+        with pytest.raises(
+            PeerTimeout, match=r"'w', step 2 .* worker 0 has pushed key 'w' 1 times, this worker 2 times"
+        ):
+            stores[1].pull("w").wait(0.05)
+        stores[0].push("v", torch.ones(3))
+        with pytest.raises(PeerTimeout, match=r"worker 2 has pushed key 'v' 0 times, this worker 1 times") as caught:
+            stores[1].pull("v").wait(0.05)
+        assert caught.value.rank == 2
+        handle = stores[1].remove("v") if kind == "local" else stores[0].remove("v")
+        with pytest.raises(PeerTimeout, match="remove of key 'v'.* worker 2 still has key 'v'"):
+            handle.wait(0.05)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_are_removed_when_all_have_done_so_and_may_come_again(kind: str) -> None:
+    with some_stores(kind, 2, 2) as stores:
+
+        def work(store: KVStore) -> None:
+            for size in (50_000, 7):
+                store.init({"w": torch.zeros(size), "v": torch.zeros(2)})
+                result = store.push_pull("w", torch.ones(size)).wait()
+                assert isinstance(result, torch.Tensor)
+                assert result.eq(2).all()
+                handle = store.remove(["w", "v"])
+                with pytest.raises(UnknownKey, match="there is no key 'w'"):
+                    store.push("w", torch.ones(size))
+                if size == 7:
+                    handle.wait()
+            with pytest.raises(UnknownKey):
+                store.remove("w")
+
+        run_workers(stores, work)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_uneven_numbers_of_pushes_end_well(kind: str) -> None:
     """Worker 2 does one push more than the others; then all close. Its last sum is its own push."""
 

@@ -34,13 +34,18 @@ def made(recipe: Recipe = RECIPE, **options: object) -> Trainer:
 
 
 def trained(servers: ServerList | None) -> tuple[str, str]:
-    """Fingerprint and algorithm of three steps, the last of which leaves shards without examples."""
+    """Fingerprint and algorithm of three steps, the last of which leaves shards without examples; ranks have other
+    shares then."""
     store = None
     if servers is not None:
         store = KVStore.connect(servers.addresses, secret=servers.secret, leaves=RECIPE.shards)
     trainer = made(strategy=store)
     generator = torch.Generator().manual_seed(1)
     for size in (20, 20, 5):
+        if store is not None and size == 5:
+            held = len(store._entries)
+            trainer._step.hold([range(1), range(1, 6), range(6, 8)])
+            assert len(store._entries) == held
         X, y = torch.randn(size, 12, generator=generator), torch.randint(4, (size,), generator=generator)
         trainer.step(X, y)
     if store is not None:

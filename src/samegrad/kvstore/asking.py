@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from samegrad.kvstore.handles import Handle, Peer, Question
-from samegrad.kvstore.messages import Message
+from samegrad.errors import PeerTimeout, SamegradError
+from samegrad.kvstore.handles import Handle, Late, Peer, Question
+from samegrad.kvstore.messages import Explain, Explained, Message
 
-__all__ = ["Ask", "Asked", "ask_all"]
+__all__ = ["Ask", "Asked", "ask_all", "ask_who_is_late"]
+
+_EXPLAIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +44,29 @@ def ask_all(peers: Sequence[Peer], asked: Sequence[Asked], what: str, timeout_s:
         peers[each.server].ask(Question(each.message, each.values, each.targets, 0.0, done))
     handle.wait()
     return [answer for answer in answers if answer is not None]
+
+
+def ask_who_is_late(peers: Sequence[Peer], what: str, clocks: Sequence[tuple[int, list[int], list[int]]]) -> Late:
+    """Asks servers whom this worker waits for. what: see `Explain`. clocks: server, slices there, and a clock for each.
+
+    Takes at most 2 s for each server.
+    """
+    by_server: dict[int, tuple[list[int], list[int]]] = {}
+    for server, slices, steps in clocks:
+        numbers, clock = by_server.setdefault(server, ([], []))
+        numbers += slices
+        clock += steps
+    worker, texts = -1, dict[str, None]()
+    for server, (slices, steps) in by_server.items():
+        try:
+            asked = [Asked(server, Explain(0, what, slices, steps))]
+            (answer,) = ask_all(peers, asked, "asking who is late", _EXPLAIN_S)
+        except PeerTimeout:
+            texts[f"server {server} gives no answer"] = None
+        except SamegradError:  # the store has failed, as who waits is told
+            continue
+        else:
+            if isinstance(answer, Explained) and answer.late:
+                worker = answer.late[0] if worker < 0 else worker
+                texts[answer.text] = None
+    return Late(worker, "; ".join(texts))

@@ -10,7 +10,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from samegrad import errors
@@ -30,9 +31,10 @@ from samegrad.kvstore.messages import Challenge, Failed, Hello, Message, Ping, R
 from samegrad.kvstore.ring import can_share, new_rings
 from samegrad.workers.neighbours import host_identity, offered_memory
 
-__all__ = ["Connection", "connect", "error_of"]
+__all__ = ["Caller", "Connection", "connect", "connect_all", "error_of"]
 
 _RETRY_S = 0.05
+_CONNECT_S = 60.0
 
 
 def connect(
@@ -113,6 +115,33 @@ def error_of(refused: Refused, who: str) -> Exception:
     if not (isinstance(kind, type) and issubclass(kind, known)):
         kind = StoreError
     return kind(f"{who} refuses: {refused.text}")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who connects to servers: see `connect` for each."""
+
+    worker: int
+    job: dict[str, Any]
+    secret: str | None
+    shares: bool
+
+
+def connect_all(
+    addresses: Sequence[str], caller: Caller, timeout_s: float, on_failure: Callable[[Exception], None]
+) -> list[Connection]:
+    """Connections to all servers, or to none: raises what `connect` does. timeout_s: for each, but a minute at most."""
+    with contextlib.ExitStack() as made:
+        links = []
+        for address in addresses:
+            least = min(timeout_s, _CONNECT_S)
+            links.append(connect(address, caller.secret, caller.worker, caller.job, least, caller.shares))
+            made.callback(links[-1][0].close)
+        made.pop_all()
+    return [
+        Connection(address, link, min(sign_s, timeout_s), on_failure)
+        for address, (link, sign_s) in zip(addresses, links, strict=True)
+    ]
 
 
 class Connection:

@@ -118,6 +118,13 @@ class Clocks:
         bound = step - self._consistency.staleness
         return self.counts[worker] >= step and (self._consistency.mode == "async" or self.slowest >= bound)
 
+    def late(self, worker: int, step: int) -> list[int]:
+        """Who has not pushed what `worker`, at clock `step`, must wait for."""
+        if self._consistency.mode == "async":
+            return []
+        bound = step - self._consistency.staleness
+        return [other for other, at in enumerate(self.counts) if at < bound and other not in self._left | {worker}]
+
     @property
     def is_used(self) -> bool:
         """Whether anything was pushed."""

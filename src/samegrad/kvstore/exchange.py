@@ -98,8 +98,9 @@ class _StoreExchange:
         return _StoreWork(self._store.contribute(self._keys, contributions, targets), targets, self._turns)
 
     def close(self) -> None:
-        """See `Exchange`."""
+        """See `Exchange`. The servers forget the keys when all ranks have closed it."""
         self._turns.close()
+        self._store.remove(self._keys)
 
 
 class _StoreWork:

@@ -12,7 +12,7 @@ from torch import Tensor
 from samegrad.errors import PeerFailed, PeerTimeout
 from samegrad.kvstore.messages import Bye, Failed, Message
 
-__all__ = ["Handle", "Peer", "Question", "last_message"]
+__all__ = ["Handle", "Late", "Peer", "Question", "last_message"]
 
 _LONGEST_TEXT = 2000
 
@@ -53,13 +53,26 @@ def last_message(error: Exception | None) -> Message:
     return Failed(-1, f"{type(error).__name__}: {error}"[:_LONGEST_TEXT])
 
 
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Why something is not done: `worker` (-1: none) has not done its part, in words."""
+
+    worker: int = -1
+    text: str = ""
+
+
 class Handle:
     """Something that was begun: a push, a pull, a barrier. Until it is done, what was pushed must not be changed."""
 
     def __init__(
-        self, what: str, timeout_s: float, questions: int, finish: Callable[[], Tensor | list[Tensor] | None]
+        self,
+        what: str,
+        timeout_s: float,
+        questions: int,
+        finish: Callable[[], Tensor | list[Tensor] | None],
+        explain: Callable[[], Late] | None = None,
     ) -> None:
-        self._what, self._timeout_s, self._finish = what, timeout_s, finish
+        self._what, self._timeout_s, self._finish, self._explain = what, timeout_s, finish, explain
         self._missing = questions
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -80,9 +93,11 @@ class Handle:
         """
         limit = self._timeout_s if timeout_s is None else timeout_s
         if not self._ended.wait(limit):
+            late = Late() if self._explain is None else self._explain()
             raise PeerTimeout(
-                f"{self._what} was not done within {limit:g} s: {self._missing} answers are missing. Are all workers "
-                f"alive, and do all push and pull the same keys?"
+                f"{self._what} was not done within {limit:g} s: {late.text or f'{self._missing} answers are missing'}. "
+                f"Are all workers alive, and do all push and pull the same keys?",
+                rank=late.worker,
             )
         if self._error is not None:
             raise self._error.with_traceback(None)

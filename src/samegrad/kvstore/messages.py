@@ -25,6 +25,8 @@ __all__ = [
     "Declared",
     "Describe",
     "Described",
+    "Explain",
+    "Explained",
     "Failed",
     "Fetch",
     "Fill",
@@ -37,6 +39,7 @@ __all__ = [
     "Pull",
     "Push",
     "Refused",
+    "Remove",
     "Report",
     "Restore",
     "Status",
@@ -72,8 +75,11 @@ class Kind(enum.IntEnum):
     FETCH = 25
     RESTORE = 26
     SUPPLY = 27
+    REMOVE = 28
+    EXPLAIN = 29
     REFUSED = 30
     FAILED = 31
+    EXPLAINED = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +307,36 @@ class Supply(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Remove(Message):
+    """The worker needs `key` no more; Accepted when that is so of all workers that are there."""
+
+    kind = Kind.REMOVE
+    request: int
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Explain(Message):
+    """Why is it not done? what: "pull" or "push" of `slices` as of clock `steps[i]`, "remove" of their keys, "barrier"."""
+
+    kind = Kind.EXPLAIN
+    request: int
+    what: str
+    slices: list[int]
+    steps: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Explained(Message):
+    """Because of the workers `late`: what they have not done, in words; both empty if nobody is waited for."""
+
+    kind = Kind.EXPLAINED
+    request: int
+    late: list[int]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Refused(Message):
     """What was asked cannot be done. error: the name of a class in `samegrad.errors`."""
 
@@ -320,8 +356,22 @@ class Failed(Message):
 
 
 MESSAGES: tuple[type[Message], ...] = (
-    *(Accepted, Barrier, Bye, Challenge, Declare, Declared, Describe, Described, Failed, Fetch, Fill, Hello, Passed),
-    *(Ping, Proof, Pull, Push, Refused, Report, Restore, Status, Supply, Values, Welcome),
+    *(
+        Accepted,
+        Barrier,
+        Bye,
+        Challenge,
+        Declare,
+        Declared,
+        Describe,
+        Described,
+        Explain,
+        Explained,
+        Failed,
+        Fetch,
+        Fill,
+    ),
+    *(Hello, Passed, Ping, Proof, Pull, Push, Refused, Remove, Report, Restore, Status, Supply, Values, Welcome),
 )
 """All of them."""
 _CLASSES = {each.kind: each for each in MESSAGES}
@@ -367,6 +417,6 @@ def parse(kind: int, header: dict[str, Any]) -> Message:
         if not _CHECKS[expected](header[field]):
             raise FrameRefused(f"{name}: expected {expected} as {field}; got {str(header[field])[:80]!r}")
     message = _CLASSES[Kind(kind)](**header)
-    if isinstance(message, Push | Pull) and len(message.slices) != len(message.steps):
+    if isinstance(message, Push | Pull | Explain) and len(message.slices) != len(message.steps):
         raise FrameRefused(f"{name}: got {len(message.steps)} steps for {len(message.slices)} slices")
     return message

@@ -11,7 +11,7 @@ from torch import Tensor
 from samegrad.kvstore.handles import Handle
 from samegrad.kvstore.placement import Key
 
-__all__ = ["Entry", "Piece", "flat", "frames_of", "is_plain", "parts_of", "target_of"]
+__all__ = ["Entry", "Piece", "await_ready", "flat", "frames_of", "is_plain", "parts_of", "target_of"]
 
 _TOGETHER = 1 << 20
 """Bytes of small slices that are sent in one message: one is on its way while the next one is made."""
@@ -84,3 +84,11 @@ def frames_of(entries: Sequence[Entry]) -> list[tuple[int, list[tuple[int, Piece
             group.append((at, piece))
             filled[piece.server] = (group, nbytes + (piece.stop - piece.start) * itemsize)
     return frames
+
+
+def await_ready(entries: Sequence[Entry]) -> None:
+    """Waits until all workers have initialised `entries`."""
+    for entry in entries:
+        if entry.ready is not None:
+            entry.ready.wait()
+            entry.ready = None

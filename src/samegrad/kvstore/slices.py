@@ -1,4 +1,4 @@
-"""One slice of the value of a key, on its server: value, clocks, open sums, updater; and how that is kept. No I/O."""
+"""A key on its server, and one slice of its value: value, clocks, open sums, updater; how that is kept. No I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from samegrad.kvstore.placement import Key
 from samegrad.kvstore.updaters import Rule, Updater
 from samegrad.kvstore.values import DTYPES
 
-__all__ = ["Pulling", "ServedSlice"]
+__all__ = ["Pulling", "ServedKey", "ServedSlice", "in_words"]
 
 
 @dataclass(slots=True)
@@ -124,3 +124,23 @@ class ServedSlice:
 
 def _is_kind(kind: object) -> bool:
     return isinstance(kind, Sequence) and len(kind) == 2 and kind[0] in DTYPES and isinstance(kind[1], bool)
+
+
+@dataclass(slots=True)
+class ServedKey:
+    """What the first worker declared of a key, who else did, the numbers of its slices, and their bytes here.
+
+    removing: the workers that need it no more, with their requests.
+    """
+
+    declared: tuple[str, list[int], list[list[int]]]
+    first: int
+    slices: list[int]
+    nbytes: int
+    workers: set[int] = field(default_factory=set)
+    removing: dict[int, int] = field(default_factory=dict)
+
+
+def in_words(dtype: str, shape: Sequence[int], slices: Sequence[Sequence[int]]) -> str:
+    """What was declared of a key."""
+    return f"{dtype} of shape {list(shape)} in {len(slices)} slices here"

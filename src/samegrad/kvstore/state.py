@@ -27,10 +27,11 @@ whenever it wants.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ from samegrad.errors import RequestRefused, StoreError, UnknownKey
 from samegrad.kvstore.consistency import Clocks
 from samegrad.kvstore.contributions import Contributions, check_node
 from samegrad.kvstore.job import Job
+from samegrad.kvstore.lateness import explained
 from samegrad.kvstore.messages import (
     Accepted,
     Barrier,
@@ -48,6 +50,7 @@ from samegrad.kvstore.messages import (
     Declared,
     Describe,
     Described,
+    Explain,
     Failed,
     Fetch,
     Fill,
@@ -57,12 +60,13 @@ from samegrad.kvstore.messages import (
     Pull,
     Push,
     Refused,
+    Remove,
     Restore,
     Supply,
     Values,
 )
 from samegrad.kvstore.placement import Key
-from samegrad.kvstore.slices import Pulling, ServedSlice
+from samegrad.kvstore.slices import Pulling, ServedKey, ServedSlice, in_words
 from samegrad.kvstore.values import DTYPES
 from samegrad.shards import Node, leaves_of
 
@@ -79,16 +83,6 @@ class Reply:
     priority: float = 0.0
 
 
-@dataclass(slots=True)
-class _Key:
-    """What the first worker declared of a key, who else did, and the numbers of its slices."""
-
-    declared: tuple[str, list[int], list[list[int]]]
-    first: int
-    slices: list[int]
-    workers: set[int] = field(default_factory=set)
-
-
 class ServerState:
     """The state of one server for one job, whose values may take `memory` bytes. Methods return what is to be sent."""
 
@@ -97,8 +91,9 @@ class ServerState:
         self._memory = memory
         self.left: set[int] = set()
         self.failure: Failed | None = None
-        self._keys: dict[Key, _Key] = {}
-        self._slices: list[ServedSlice] = []
+        self._keys: dict[Key, ServedKey] = {}
+        self._slices: dict[int, ServedSlice] = {}
+        self._numbers = itertools.count()  # of slices; none is given twice
         self._bytes = 0
         self._barriers: list[deque[int]] = [deque() for _ in range(job.workers)]  # requests of each worker
         as_leaves = job.shards == job.workers
@@ -140,6 +135,15 @@ class ServerState:
                     for each, value in zip(self._known(slices), values, strict=True):
                         each.supply(name, value)
                     return [Reply(worker, Accepted(request))]
+                case Remove(request, key):
+                    return self._remove(worker, request, key)
+                case Explain():
+                    return [
+                        Reply(
+                            worker,
+                            explained(worker, message, self._slices, self._keys, self._barriers, self._not_yet),
+                        )
+                    ]
                 case Barrier(request):
                     self._barriers[worker].append(request)
                     return self._pass_barriers()
@@ -174,13 +178,13 @@ class ServerState:
     def status(self) -> dict[str, Any]:
         """Keys, slices, bytes, and each worker's smallest and largest clock, as JSON values."""
         workers = range(self.job.workers)
-        clocks = [[each.clocks.counts[worker] for each in self._slices] for worker in workers]
+        clocks = [[each.clocks.counts[worker] for each in self._slices.values()] for worker in workers]
         return {
             "job": self.job.to_json(),
             "keys": len(self._keys),
             "slices": len(self._slices),
             "bytes": self._bytes,
-            "pending": sum(len(each.sums) for each in self._slices),
+            "pending": sum(len(each.sums) for each in self._slices.values()),
             "clocks": [[min(each, default=0), max(each, default=0)] for each in clocks],
             "left": sorted(self.left),
         }
@@ -188,9 +192,9 @@ class ServerState:
     def _known(self, slices: Sequence[int]) -> list[ServedSlice]:
         try:
             return [self._slices[number] for number in slices]
-        except IndexError:
+        except KeyError as error:
             raise UnknownKey(
-                f"there is no slice {max(slices)} on this server, which has {len(self._slices)}; init the key first"
+                f"there is no slice {error} on this server, which has {len(self._slices)}; init the key first"
             ) from None
 
     # Keys
@@ -203,7 +207,7 @@ class ServerState:
         if known is None:
             known = self._keys[key] = self._new_key(worker, message)
         elif known.declared != what:
-            theirs, ours = _described(*known.declared), _described(*what)
+            theirs, ours = in_words(*known.declared), in_words(*what)
             refused = self.fail(
                 worker,
                 f"the workers do not agree on key {key!r}: worker {known.first} has {theirs}, worker {worker} has "
@@ -216,7 +220,7 @@ class ServerState:
         known.workers.add(worker)
         return [Reply(worker, Declared(message.request, known.slices))]
 
-    def _new_key(self, worker: int, message: Declare) -> _Key:
+    def _new_key(self, worker: int, message: Declare) -> ServedKey:
         dtype, numel = DTYPES.get(message.dtype), math.prod(message.shape)
         if dtype is None:
             raise RequestRefused(
@@ -235,12 +239,35 @@ class ServerState:
         self._bytes += nbytes
         numbers = []
         for start, stop in message.slices:
-            numbers.append(len(self._slices))
+            numbers.append(next(self._numbers))
             clocks = Clocks(self.job.consistency, self.job.workers)
             for gone in self.left:
                 clocks.leave(gone)
-            self._slices.append(ServedSlice(message.key, dtype, stop - start, clocks))
-        return _Key((message.dtype, message.shape, message.slices), worker, numbers)
+            self._slices[numbers[-1]] = ServedSlice(message.key, dtype, stop - start, clocks)
+        return ServedKey((message.dtype, message.shape, message.slices), worker, numbers, nbytes)
+
+    def _remove(self, worker: int, request: int, key: Key) -> list[Reply]:
+        """Forgets a key when nobody needs it any more."""
+        if key not in self._keys or worker not in self._keys[key].workers:
+            raise UnknownKey(f"there is no key {key!r} of worker {worker} to remove")
+        self._keys[key].removing[worker] = request
+        return self._drop(key)
+
+    def _drop(self, key: Key) -> list[Reply]:
+        known = self._keys[key]
+        if not known.removing or self._not_yet(known.removing):
+            return []
+        del self._keys[key]
+        self._bytes -= known.nbytes
+        for number in known.slices:
+            del self._slices[number]
+        return [
+            Reply(worker, Accepted(request)) for worker, request in known.removing.items() if worker not in self.left
+        ]
+
+    def _not_yet(self, done: Collection[int]) -> list[int]:
+        """The workers that are there and not among those that have `done` something."""
+        return [worker for worker in range(self.job.workers) if worker not in done and worker not in self.left]
 
     def _fill(self, worker: int, request: int, slices: Sequence[int], values: Sequence[Tensor]) -> list[Reply]:
         replies = [Reply(worker, Accepted(request))]
@@ -352,15 +379,11 @@ class ServerState:
     def _leave(self, worker: int) -> list[Reply]:
         """`worker` is waited for no more: sums, pulls and barriers go on without it."""
         self.left.add(worker)
-        replies = self._pass_barriers()
-        for each in self._slices:
+        replies = [*self._pass_barriers(), *(reply for key in list(self._keys) for reply in self._drop(key))]
+        for each in self._slices.values():
             each.clocks.leave(worker)
             each.waiting = [entry for entry in each.waiting if entry[1].worker != worker]
             if self.job.consistency.is_sync:
                 self._complete_steps(each)
             replies += self._wake(each)
         return replies
-
-
-def _described(dtype: str, shape: Sequence[int], slices: Sequence[Sequence[int]]) -> str:
-    return f"{dtype} of shape {list(shape)} in {len(slices)} slices here"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -13,15 +12,15 @@ from torch import Tensor
 
 from samegrad.errors import ConfigurationError, RequestRefused, StoreError, UnknownKey
 from samegrad.kvstore.arguments import checked_values, listed, named, new_outs
-from samegrad.kvstore.asking import Asked, ask_all
-from samegrad.kvstore.connection import Connection, connect
+from samegrad.kvstore.asking import Asked, ask_all, ask_who_is_late
+from samegrad.kvstore.connection import Caller, connect_all
 from samegrad.kvstore.consistency import Consistency, Mode
 from samegrad.kvstore.handles import Handle, Peer, Question
 from samegrad.kvstore.job import Job
 from samegrad.kvstore.keeping import check_state, clocks_for, collect, put_back
 from samegrad.kvstore.local import LocalServer
-from samegrad.kvstore.messages import Barrier, Declare, Declared, Fill, Message, Pull, Push
-from samegrad.kvstore.pieces import Entry, Piece, flat, frames_of, is_plain, parts_of, target_of
+from samegrad.kvstore.messages import Barrier, Declare, Declared, Fill, Message, Pull, Push, Remove
+from samegrad.kvstore.pieces import Entry, Piece, await_ready, flat, frames_of, is_plain, parts_of, target_of
 from samegrad.kvstore.placement import Extent, Key, check_key, place
 from samegrad.kvstore.store_files import read_store, write_store
 from samegrad.kvstore.updaters import Updater
@@ -34,7 +33,6 @@ Contribution = tuple[Node, Sequence[Tensor]]
 """A node of the tree, and its value for each of the keys that are pushed together."""
 
 _LEAF_LEVEL = 0
-_CONNECT_S = 60.0
 
 
 class KVStore:
@@ -56,6 +54,7 @@ class KVStore:
         self.job, self.worker = job, worker
         self._peers, self._timeout_s = list(peers), timeout_s
         self._entries: dict[Key, Entry] = {}
+        self._removed: dict[Key, Handle] = {}
         self._lock = threading.Lock()
         self._is_closed = False
         self._failure: Exception | None = None
@@ -96,17 +95,9 @@ class KVStore:
             raise ConfigurationError(f"store: expected addresses, each once; got {', '.join(listed) or 'none'}")
         if not 0 < timeout_s < 1e6:
             raise ConfigurationError(f"store: timeout_s must be a positive number of seconds; got {timeout_s}")
-        with contextlib.ExitStack() as made:
-            links = []
-            for address in listed:
-                links.append(connect(address, secret, number, job.to_json(), min(timeout_s, _CONNECT_S), shared_memory))
-                made.callback(links[-1][0].close)
-            store = cls(job, number, [], timeout_s)
-            store._peers += [
-                Connection(address, link, min(sign_s, timeout_s), store._lose)
-                for address, (link, sign_s) in zip(listed, links, strict=True)
-            ]
-            made.pop_all()
+        store = cls(job, number, [], timeout_s)
+        who = Caller(number, job.to_json(), secret, shared_memory)
+        store._peers += connect_all(listed, who, timeout_s, store._lose)
         return store
 
     @classmethod
@@ -140,6 +131,8 @@ class KVStore:
                 raise ConfigurationError(f"init: expected a tensor for key {name!r}; got {type(tensor).__name__}")
             if name in self._entries:
                 raise RequestRefused(f"init: key {name!r} was initialised already; push to it")
+            if name in self._removed:
+                self._removed.pop(name).wait()
         tensors = {name: tensor for name, tensor in values.items() if isinstance(tensor, Tensor)}
         extents = [Extent(name, tensor.numel(), tensor.element_size()) for name, tensor in tensors.items()]
         placed = place(extents, len(self._peers))
@@ -201,10 +194,32 @@ class KVStore:
         """One push, in sync, of several nodes of the tree over `leaves`, and a pull."""
         return self._begin("push_pull", keys, contributions, out, True, priority)
 
+    def remove(self, keys: Key | Sequence[Key]) -> Handle:
+        """Has the servers forget keys, once all workers that are still there have called it; done then.
+
+        Waits first until what was begun about them is done. The keys can then be initialised anew. Raises UnknownKey.
+        """
+        entries = self._known("remove", [keys] if isinstance(keys, str | int) else keys)
+        self.wait([entry.last[0] for entry in entries if entry.last is not None])
+        await_ready(entries)
+        clocks = [
+            (server, [piece.number for _, piece in group], [0] * len(group)) for server, group in frames_of(entries)
+        ]
+        late = partial(ask_who_is_late, self._peers, "remove", clocks)
+        what = f"worker {self.worker}: remove of {named(entries)}"
+        handle = Handle(what, self._timeout_s, len(entries) * len(self._peers), lambda: None, late)
+        for entry in entries:
+            del self._entries[entry.key]
+            self._removed[entry.key] = handle
+            for peer in self._peers:
+                peer.ask(Question(Remove(0, entry.key), (), (), 0.0, handle.answered))
+        return handle
+
     def barrier(self) -> Handle:
         """Done when all workers that are still there have called it."""
         self._check_open("barrier")
-        handle = Handle(f"worker {self.worker}: barrier", self._timeout_s, 1, lambda: None)
+        late = partial(ask_who_is_late, self._peers, "barrier", [(0, [], [])])
+        handle = Handle(f"worker {self.worker}: barrier", self._timeout_s, 1, lambda: None, late)
         self._peers[0].ask(Question(Barrier(0), (), (), 0.0, handle.answered))
         return handle
 
@@ -315,10 +330,7 @@ class KVStore:
         flats = [[flat(each) for each in checked_values(what, entries, values)] for _, values in contributions]
         outs = [] if not pulls else new_outs(what, entries, out)
         targets = [target_of(each) for each in outs]
-        for entry in entries:
-            if entry.ready is not None:
-                entry.ready.wait()
-                entry.ready = None
+        await_ready(entries)
 
         def finish() -> Tensor | list[Tensor] | None:
             for each, target in zip(outs, targets, strict=True):
@@ -334,11 +346,14 @@ class KVStore:
                 if entry.last is not None and not entry.last[0].is_done:
                     priority = min(priority, entry.last[1])
             name = f"worker {self.worker}: {what} of {named(entries)}"
-            handle = Handle(name, self._timeout_s, len(frames) * max(len(nodes), 1), finish)
+            clocks: list[tuple[int, list[int], list[int]]] = []
+            late = partial(ask_who_is_late, self._peers, "pull" if pulls else "push", clocks)
+            handle = Handle(name, self._timeout_s, len(frames) * max(len(nodes), 1), finish, late)
             for entry in entries:
                 entry.last = (handle, priority)
             for server, group in frames:
                 numbers, steps = [p.number for _, p in group], [entries[at].step for at, _ in group]
+                clocks.append((server, numbers, steps))
                 into = parts_of(targets, group) if pulls else []
                 for which, node in enumerate(nodes):
                     wants = pulls and which == len(nodes) - 1

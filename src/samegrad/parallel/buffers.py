@@ -172,6 +172,11 @@ class ShardBuffers:
                 buffer.data.copy_(raw.view(buffer.dtype).view(buffer.shape))
                 values = values[nbytes:]
 
+    def close(self) -> None:
+        """Lets go of what was prepared with the other ranks; all of them call it."""
+        if self._sum is not None:
+            self._sum.close()
+
     def _current(self, place: int) -> Tensor:
         _, owner, key = self._places[place]
         buffer = owner._buffers[key]

@@ -156,6 +156,11 @@ class GradientSum:
                     gradients[position] = view
         self._set_gradients(gradients)
 
+    def close(self) -> None:
+        """Lets go of what was prepared with the other ranks; all of them call it."""
+        if self._reducer is not None:
+            self._reducer.close()
+
     def got_gradient(self, position: int, seen: int) -> int:
         """Called by a watcher that was last called in the backward `seen`; returns the present one."""
         self._twice |= self._with_sibling and seen == self._backward

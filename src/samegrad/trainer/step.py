@@ -125,6 +125,8 @@ class ShardedStep:
         group, leaves = self._world.group, self._recipe.shards
         own = None if self._owned_by is None else self._owned_by[self._world.rank]
         if self._cut:  # their memory must be free before as much is taken again; they refer to themselves
+            self._gradients.close()
+            self._buffers.close()
             del self._gradients, self._buffers
             gc.collect()
         self._cut = cut
