@@ -5,7 +5,7 @@ along the tree), `updaters`, `job` (what workers must agree on), `slices`, and `
 sockets. `keeping` collects the state of a store, `store_files` keeps it on a disk.
 `framing` and `messages` say how it is told. Around it: `link`, `handshake`, `server`, `desks` and `connection` over
 TCP, with a `ring` in shared memory where both are on one host; `local` within a process; `store`, which workers call;
-`exchange`, by which a Trainer uses it; `own_servers`, which end with who has started them.
+`rendezvous`, where servers are found; `exchange`, by which a Trainer uses it; `own_servers`, which end with who has started them.
 """
 
 from samegrad.kvstore.consistency import MODES, Mode

@@ -31,10 +31,12 @@ from samegrad.kvstore.messages import Challenge, Failed, Hello, Message, Ping, R
 from samegrad.kvstore.ring import can_share, new_rings
 from samegrad.workers.neighbours import host_identity, offered_memory
 
-__all__ = ["Caller", "Connection", "connect", "connect_all", "error_of"]
+__all__ = ["LONGEST_START_S", "Caller", "Connection", "connect", "connect_all", "error_of"]
+
+LONGEST_START_S = 60.0
+"""How long servers are waited for at the beginning, at most."""
 
 _RETRY_S = 0.05
-_CONNECT_S = 60.0
 
 
 def connect(
@@ -134,7 +136,7 @@ def connect_all(
     with contextlib.ExitStack() as made:
         links = []
         for address in addresses:
-            least = min(timeout_s, _CONNECT_S)
+            least = min(timeout_s, LONGEST_START_S)
             links.append(connect(address, caller.secret, caller.worker, caller.job, least, caller.shares))
             made.callback(links[-1][0].close)
         made.pop_all()

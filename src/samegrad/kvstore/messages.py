@@ -317,7 +317,7 @@ class Remove(Message):
 
 @dataclass(frozen=True, slots=True)
 class Explain(Message):
-    """Why is it not done? what: "pull" or "push" of `slices` as of clock `steps[i]`, "remove" of their keys, "barrier"."""
+    """Why is it not done? what: "pull" or "push" of `slices` at clock `steps[i]`, "remove" of their keys, "barrier"."""
 
     kind = Kind.EXPLAIN
     request: int

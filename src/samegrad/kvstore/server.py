@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from samegrad.errors import AccessRefused, ConfigurationError, FrameRefused, StoreError
+from samegrad.errors import AccessRefused, ConfigurationError, FrameRefused, PeerFailed, PeerTimeout, StoreError
 from samegrad.kvstore.desks import Desk, ServedJob
 from samegrad.kvstore.framing import Limits
 from samegrad.kvstore.handshake import challenge, check_answer, check_reach
@@ -35,6 +35,7 @@ from samegrad.kvstore.messages import (
     Status,
     Welcome,
 )
+from samegrad.kvstore.rendezvous import Rendezvous, offer_server
 from samegrad.kvstore.ring import rings_in
 from samegrad.workers.neighbours import host_identity, open_offered
 
@@ -44,6 +45,8 @@ _LOG = logging.getLogger(__name__)
 _STRANGER = Limits(1 << 16, 0)  # what is taken from who has not shown that it knows the secret
 _HANDSHAKE_S = 5.0
 _MOST_STRANGERS = 64
+_LOOK_S = 0.02
+_EVERYWHERE = ("0.0.0.0", "::", "")
 
 
 class Server:
@@ -85,6 +88,36 @@ class Server:
     def address(self) -> str:
         """What workers connect to."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def offer(self, store: Rendezvous, number: int, address: str | None = None) -> None:
+        """Tells workers where this server is: those that call `KVStore.connect(store, servers=...)`.
+
+        store: of torch.distributed, such as the TCPStore that torchrun serves; the same on all. number: that of this
+        server, from 0. address: where workers reach it, if that is not `address`, or this server listens everywhere.
+        """
+        if address is None and self.host in _EVERYWHERE:
+            raise ConfigurationError(
+                f"the server listens on all addresses of its host, port {self.port}; say by which one workers reach "
+                f"it: offer(store, {number}, 'host:{self.port}')"
+            )
+        offer_server(store, number, self.address if address is None else address)
+
+    def wait(self, timeout_s: float = 60.0) -> None:
+        """Returns when a job has been served: all its workers have left. timeout_s: until when its first one must come.
+
+        Raises PeerFailed with the worker that has failed, PeerTimeout if no worker comes.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                job = self._job
+            if job is not None and job.is_over:
+                if (failure := job.state.failure) is not None:
+                    raise PeerFailed(failure.text, failure.worker)
+                return
+            if job is None and time.monotonic() > deadline:
+                raise PeerTimeout(f"the server at {self.address} waited {timeout_s:g} s, but no worker has come")
+            time.sleep(_LOOK_S)
 
     def status(self) -> dict[str, Any]:
         """How the server is, as JSON values."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from samegrad.errors import ConfigurationError, RequestRefused, StoreError, UnknownKey
 from samegrad.kvstore.arguments import checked_values, listed, named, new_outs
 from samegrad.kvstore.asking import Asked, ask_all, ask_who_is_late
-from samegrad.kvstore.connection import Caller, connect_all
+from samegrad.kvstore.connection import LONGEST_START_S, Caller, connect_all
 from samegrad.kvstore.consistency import Consistency, Mode
 from samegrad.kvstore.handles import Handle, Peer, Question
 from samegrad.kvstore.job import Job
@@ -22,6 +22,7 @@ from samegrad.kvstore.local import LocalServer
 from samegrad.kvstore.messages import Barrier, Declare, Declared, Fill, Message, Pull, Push, Remove
 from samegrad.kvstore.pieces import Entry, Piece, await_ready, flat, frames_of, is_plain, parts_of, target_of
 from samegrad.kvstore.placement import Extent, Key, check_key, place
+from samegrad.kvstore.rendezvous import Rendezvous, find_servers
 from samegrad.kvstore.store_files import read_store, write_store
 from samegrad.kvstore.updaters import Updater
 from samegrad.shards import Node
@@ -62,8 +63,9 @@ class KVStore:
     @classmethod
     def connect(
         cls,
-        addresses: Sequence[str] | str,
+        addresses: Sequence[str] | str | Rendezvous,
         *,
+        servers: int | None = None,
         mode: Mode = "sync",
         staleness: int = 0,
         updater: Updater | None = None,
@@ -75,6 +77,8 @@ class KVStore:
     ) -> KVStore:
         """A store over the servers at `addresses` ("host:port"), started by `samegrad serve`; alike on all workers.
 
+        Instead of addresses, a store of torch.distributed: then those of the `servers` servers that `Server.offer` has
+        told it.
         secret: what the servers were told; needed beyond this machine.
         worker: the number of this worker, and how many there are; by default those of the job it was launched in, else
             (0, 1).
@@ -90,7 +94,12 @@ class KVStore:
         job = Job(workers, leaves, Consistency(mode, staleness), updater)
         if not 0 <= number < workers:
             raise ConfigurationError(f"store: there is no worker {number} of {workers}; they are numbered from 0")
-        listed = [addresses] if isinstance(addresses, str) else list(addresses)
+        if not isinstance(addresses, str | Sequence):
+            listed = find_servers(addresses, servers or 0, min(timeout_s, LONGEST_START_S))
+        elif servers is None:
+            listed = [addresses] if isinstance(addresses, str) else list(addresses)
+        else:
+            raise ConfigurationError("store: servers is for a store of torch.distributed; addresses say how many")
         if not listed or len(set(listed)) != len(listed):
             raise ConfigurationError(f"store: expected addresses, each once; got {', '.join(listed) or 'none'}")
         if not 0 < timeout_s < 1e6:

@@ -16,11 +16,18 @@ from samegrad.memory import new_memory_file
 from samegrad.workers.context import context, enter
 from samegrad.workers.leaving import leave_at_exit, let_go_of_group
 from samegrad.workers.meeting import Meeting, interface_of, open_store, own_address
-from samegrad.workers.membership import JoinedContext, Listeners, has_process_group, place_in_group, place_in_job
+from samegrad.workers.membership import (
+    JoinedContext,
+    Listeners,
+    has_process_group,
+    own_attempt,
+    place_in_group,
+    place_in_job,
+)
 from samegrad.workers.neighbours import ProcessWatch, host_identity, offered_memory, open_offered
 from samegrad.workers.preparing import prepare_process
 from samegrad.workers.settings import Settings
-from samegrad.workers.variables import DeviceKind, Place, attempt, device_kind
+from samegrad.workers.variables import DeviceKind, Place, device_kind
 
 __all__ = ["join", "run_joined"]
 
@@ -115,7 +122,7 @@ def _store(place: Place, timeout_s: float) -> Any:
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
     from torch.distributed.distributed_c10d import _get_default_store
 
-    keys = f"samegrad/{attempt(os.environ)}"  # after a restart, those of the attempt that has failed are still there
+    keys = f"samegrad/{own_attempt()}"  # after a restart, those of the attempt that has failed are still there
     if has_process_group():
         return PrefixStore(keys, _get_default_store())
     is_served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by torchrun

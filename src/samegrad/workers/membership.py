@@ -14,9 +14,17 @@ from samegrad.errors import ConfigurationError
 from samegrad.workers.context import WorkerContext, context, encoded
 from samegrad.workers.neighbours import ProcessWatch
 from samegrad.workers.stopping import StopSwitch
-from samegrad.workers.variables import Place
+from samegrad.workers.variables import Place, attempt
 
-__all__ = ["JoinedContext", "Listeners", "has_process_group", "is_member", "place_in_group", "place_in_job"]
+__all__ = [
+    "JoinedContext",
+    "Listeners",
+    "has_process_group",
+    "is_member",
+    "own_attempt",
+    "place_in_group",
+    "place_in_job",
+]
 
 
 @dataclass(slots=True)
@@ -73,6 +81,11 @@ class JoinedContext(WorkerContext):
 def place_in_job() -> Place | None:
     """The place of this process in the job of a launcher, by the environment; see `Place.read`."""
     return Place.read(os.environ)
+
+
+def own_attempt() -> str:
+    """What tells this start of the job from its other starts, by the environment; see `variables.attempt`."""
+    return attempt(os.environ)
 
 
 def is_member() -> bool:
