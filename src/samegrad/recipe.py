@@ -12,10 +12,14 @@ from typing import Any, Literal, get_args
 
 from samegrad.errors import ConfigurationError
 
-__all__ = ["PRECISIONS", "Precision", "Recipe"]
+__all__ = ["MODES", "PRECISIONS", "Mode", "Precision", "Recipe"]
 
 Precision = Literal["fp32", "bf16", "fp16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+Mode = Literal["sync", "stale", "async"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+"""How far ranks may run apart: not at all; by a bound; as they like."""
 
 _BOUNDS = {"batch_size": (1, 1 << 40), "shards": (1, 1 << 16), "seed": (0, 1 << 128), "threads": (1, 1024)}
 
@@ -37,6 +41,11 @@ class Recipe:
         bits of precision; fp16 has 11 bits and little range, so its loss is scaled. Parameters, gradients and their
         sums stay in float32.
     compile: whether the model is compiled by torch.compile, whose code rounds in other places.
+    consistency: "sync": all ranks share out a minibatch, and each step follows from the one before. "stale" and
+        "async": a minibatch is one rank's, whoever is free, and the servers of a store make a step of its gradient when
+        it comes; ranks then are at most `staleness` steps apart, or as far as they get. Which depends on who comes
+        when: no two runs are alike, so these need exact=False.
+    staleness: for "stale".
     """
 
     batch_size: int = 256
@@ -48,6 +57,8 @@ class Recipe:
     exact: bool = True
     precision: Precision = "fp32"
     compile: bool = False
+    consistency: Mode = "sync"
+    staleness: int = 0
 
     def __post_init__(self) -> None:
         for name, (least, most) in _BOUNDS.items():
@@ -67,12 +78,37 @@ class Recipe:
             raise ConfigurationError(
                 f"recipe: precision must be one of {', '.join(PRECISIONS)}; got {self.precision!r} (--precision)"
             )
+        self._check_consistency()
         if self.batch_size < self.shards:
             raise ConfigurationError(
                 f"recipe: a minibatch of {self.batch_size} examples cannot be cut into {self.shards} shards of at "
                 f"least one. Use a batch size of at least {self.shards}, or at most {self.batch_size} shards "
                 f"(--batch-size, --shards)"
             )
+
+    def _check_consistency(self) -> None:
+        mode, staleness = self.consistency, self.staleness
+        if mode not in MODES:
+            raise ConfigurationError(
+                f"recipe: consistency must be one of {', '.join(MODES)}; got {mode!r} (--consistency)"
+            )
+        if not isinstance(staleness, int) or isinstance(staleness, bool) or not 0 <= staleness <= 1 << 32:
+            raise ConfigurationError(
+                f"recipe: staleness must be a whole number of at least 0; got {staleness!r} (--staleness)"
+            )
+        if staleness and mode != "stale":
+            raise ConfigurationError(
+                f"recipe: staleness is for consistency 'stale'; {mode!r} takes none (--staleness, --consistency)"
+            )
+        if mode == "sync":
+            return
+        contradicting = {
+            "exact=True: no two runs are alike, so it needs exact=False (--inexact)": self.exact,
+            "precision 'fp16': its loss scale is one for all steps; bf16 needs none": self.precision == "fp16",
+        }
+        for what, is_so in contradicting.items():
+            if is_so:
+                raise ConfigurationError(f"recipe: consistency {mode!r} contradicts {what}")
 
     def to_json(self) -> dict[str, Any]:
         """The fields as plain JSON values."""

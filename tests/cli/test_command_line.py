@@ -33,7 +33,7 @@ TRAIN_OPTIONS = [
         "--precision",
         "--compile",
     ),
-    *("--inexact", "--devices", "--shares", "--strategy", "--topology"),
+    *("--inexact", "--consistency", "--staleness", "--devices", "--shares", "--strategy", "--topology"),
     *("--servers", "--server-addresses", "--secret-file", "--update", "--loader-workers"),
     *("--out", "--tensorboard", "--save-every", "--keep", "--resume", "--check-every", "--trace", "--json", "--debug"),
 ]

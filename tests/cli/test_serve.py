@@ -110,6 +110,21 @@ def test_a_run_is_resumed_with_another_number_of_servers(tmp_path: Path) -> None
     assert json.loads(again.stdout)["fingerprint"] == json.loads(whole.stdout)["fingerprint"]
 
 
+@pytest.mark.slow
+@pytest.mark.dist
+def test_a_run_that_does_not_wait_learns_and_is_resumed(tmp_path: Path) -> None:
+    free = ("--consistency", "stale", "--staleness", "2", "--inexact", "--servers", "2", "--devices", "cpu:2")
+    whole = train(*free, "--epochs", "2", "--out", str(tmp_path / "run"), "--save-every", "epoch", "--json")
+    report = json.loads(whole.stdout)
+    assert (report["consistency"], report["staleness"], report["exact"]) == ("stale", 2, False)
+    assert "--consistency stale --staleness 2" in report["command"]
+    assert report["test_accuracy"] > 0.5
+    first = min((tmp_path / "run").glob("checkpoint-*.json"))
+    rest = ["--resume", str(first), "--out", str(tmp_path / "rest"), "--devices", "cpu:2", "--servers", "1", "--json"]
+    again = subprocess.run([*SAMEGRAD, "train", *rest], capture_output=True, text=True, check=True)
+    assert json.loads(again.stdout)["test_accuracy"] > 0.5
+
+
 @pytest.mark.dist
 def test_a_server_that_is_killed_ends_the_training_with_its_name() -> None:
     with served() as (server, address), served() as (_, other):
@@ -163,6 +178,17 @@ def test_a_server_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatc
         (["train", "--server-addresses", "a:1", "--update", "owner"], "needs --update replicated, or auto; got owner"),
         (["train", "--secret-file", "x"], "--secret-file is for --server-addresses"),
         (["train", "--servers", "1", "--secret-file", "x"], "--servers makes a new secret each time"),
+        (["train", "--consistency", "async", "--inexact"], "contradicts a run without servers; give --servers"),
+        (["train", "--consistency", "async", "--servers", "1"], "contradicts exact=True: no two runs are alike"),
+        (["train", "--staleness", "2"], "staleness is for consistency 'stale'; 'sync' takes none"),
+        (
+            ["train", "--consistency", "stale", "--servers", "1", "--inexact", "--out", "x", "--save-every", "3"],
+            "contradicts --save-every N",
+        ),
+        (
+            ["train", "--consistency", "stale", "--servers", "1", "--inexact", "--shares", "auto"],
+            "contradicts --shares auto",
+        ),
         (["train", "--server-addresses", "a:1", "--secret-file", "/nowhere"], "--secret-file /nowhere: cannot be read"),
         (["serve", "--port", "0", "--host", "0.0.0.0"], "needs a secret"),
         (["serve", "--port", "0", "--secret-file", "/nowhere"], "--secret-file /nowhere: cannot be read"),

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from samegrad.errors import ConfigurationError, RequestRefused
-from samegrad.kvstore.consistency import AHEAD, Clocks, Consistency, Mode
+from samegrad.kvstore.consistency import AHEAD, Clocks, Consistency
+from samegrad.recipe import Mode
 
 
 def run(consistency: Consistency, workers: int, seed: int, pushes: int = 12) -> list[tuple[int, list[int]]]:
@@ -83,7 +84,28 @@ def test_who_has_left_is_not_waited_for() -> None:
     assert clocks.may_read(0, 2)
     clocks.leave(1)
     clocks.leave(0)
-    assert clocks.slowest == 2
+    assert clocks.lag(0, 2) == 0
+
+
+def test_who_waits_at_a_barrier_is_not_waited_for_and_behind_it_all_are_as_far() -> None:
+    clocks = Clocks(Consistency("stale", 1), 2)
+    for step in (1, 2, 3):
+        clocks.push(0, step)
+    assert not clocks.may_read(0, 3)
+    assert clocks.late(0, 3) == [1]
+    clocks.come(1)
+    assert clocks.may_read(0, 3)
+    assert clocks.late(0, 3) == []
+    clocks.push(1, 1)  # it does not wait there
+    assert not clocks.may_read(0, 3)
+    clocks.push(1, 2)
+    clocks.come(0)
+    for worker in (0, 1):
+        clocks.go(worker)
+    assert clocks.lag(0, 3) == 0  # worker 1 has come with none, and pushed two since
+    assert clocks.lag(1, 2) == 2
+    clocks.push(0, 4)
+    assert clocks.lag(1, 2) == 1
 
 
 def test_a_push_that_comes_again_counts_once() -> None:

@@ -32,6 +32,8 @@ from samegrad.kvstore.messages import (
     Remove,
     Restore,
     Supply,
+    Take,
+    Taken,
     Values,
 )
 from samegrad.kvstore.state import Reply, ServerState
@@ -237,7 +239,31 @@ def test_a_worker_may_come_to_several_barriers_before_the_others() -> None:
     assert state.handle(1, Bye()) == [Reply(0, Passed(3))]
 
 
+def test_a_counter_gives_each_number_once() -> None:
+    state = ServerState(Job(2))
+    asked = [(0, "a"), (1, "a"), (1, "b"), (0, "a")]
+    found = [state.handle(worker, Take(3, name))[0] for worker, name in asked]
+    assert [reply.worker for reply in found] == [0, 1, 1, 0]
+    assert [reply.message for reply in found] == [Taken(3, number) for number in (0, 1, 0, 2)]
+
+
 # Stale and asynchronous
+
+
+def test_in_stale_a_barrier_lets_those_go_on_who_wait_for_who_has_come() -> None:
+    state = ServerState(Job(2, None, Consistency("stale", 0), Updater("sum")))
+    declare(state)
+    for step in (1, 2):
+        state.handle(0, push(step, Node(0, 0)), [torch.ones(NUMEL)])
+    assert state.handle(0, Pull(3, [0], [2], 0.0)) == []
+    (reply,) = state.handle(1, Barrier(4, levels=True))
+    assert (reply.worker, reply.message) == (0, Values(3))
+    passed = state.handle(0, Barrier(5, levels=True))
+    assert [each.message for each in passed] == [Passed(5), Passed(4)]
+    (reply,) = state.handle(0, Pull(6, [0], [2], 0.0))  # worker 1 counts from here as well
+    assert reply.message == Values(6)
+    state.handle(0, push(3, Node(0, 0)), [torch.ones(NUMEL)])
+    assert state.handle(0, Pull(7, [0], [3], 0.0)) == []
 
 
 @pytest.mark.parametrize(("mode", "staleness"), [("stale", 0), ("stale", 2), ("async", 0)])

@@ -205,6 +205,15 @@ def test_a_timeout_names_who_is_late_and_with_what(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_work_is_shared_out_by_a_counter(kind: str) -> None:
+    with some_stores(kind, 3, 2) as stores:
+        taken = run_workers(stores, lambda store: [store.take("work") for _ in range(5)])
+        assert sorted(number for numbers in taken for number in numbers) == list(range(15))
+        assert all(numbers == sorted(numbers) for numbers in taken)
+        assert stores[0].take("more") == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_keys_are_removed_when_all_have_done_so_and_may_come_again(kind: str) -> None:
     with some_stores(kind, 2, 2) as stores:
 

@@ -20,7 +20,7 @@ from samegrad.cli.option_values import (
 from samegrad.cli.resuming import given_options, resumed
 from samegrad.cli.strategy_file import strategy_text, topology_text
 from samegrad.data import DATA
-from samegrad.recipe import PRECISIONS, Precision
+from samegrad.recipe import MODES, PRECISIONS, Mode, Precision
 from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, MOST_SERVERS, UPDATES, TrainJob, Update
 from samegrad.trainer.learning_rate import RATE_RULES, RateRule
 
@@ -178,6 +178,20 @@ def train(
             rich_help_panel=_RECIPE,
         ),
     ] = _DEFAULT.inexact,
+    consistency: Annotated[
+        str,
+        typer.Option(
+            help="sync: each step is made on the gradient of the whole minibatch. stale and async: servers make one on "
+            "each device's part as it comes, and devices are at most --staleness steps apart, or as far as they get; "
+            "needs --servers and --inexact, since no two runs are alike.",
+            metavar="NAME",
+            callback=one_of(MODES),
+            rich_help_panel=_RECIPE,
+        ),
+    ] = _DEFAULT.consistency,
+    staleness: Annotated[
+        int, typer.Option(help="For --consistency stale.", metavar="N", min=0, rich_help_panel=_RECIPE)
+    ] = _DEFAULT.staleness,
     devices: Annotated[
         str,
         typer.Option(
@@ -354,6 +368,8 @@ def train(
         precision=cast(Precision, precision),
         compile=compile,
         inexact=inexact,
+        consistency=cast(Mode, consistency),
+        staleness=staleness,
         strategy=strategy_text(strategy),
         topology=topology_text(topology),
         shares=parse_shares(shares),

@@ -5,13 +5,14 @@ along the tree), `updaters`, `job` (what workers must agree on), `slices`, and `
 sockets. `keeping` collects the state of a store, `store_files` keeps it on a disk.
 `framing` and `messages` say how it is told. Around it: `link`, `handshake`, `server`, `desks` and `connection` over
 TCP, with a `ring` in shared memory where both are on one host; `local` within a process; `store`, which workers call;
-`rendezvous`, where servers are found; `exchange`, by which a Trainer uses it; `own_servers`, which end with who has started them.
+`rendezvous`, where servers are found; `exchange`, by which a Trainer uses it; `own_servers`, which end with who has
+started them.
 """
 
-from samegrad.kvstore.consistency import MODES, Mode
 from samegrad.kvstore.handles import Handle
 from samegrad.kvstore.server import Server
 from samegrad.kvstore.store import KVStore
 from samegrad.kvstore.updaters import Updater
+from samegrad.recipe import MODES, Mode
 
 __all__ = ["MODES", "Handle", "KVStore", "Mode", "Server", "Updater"]

@@ -8,20 +8,20 @@ clock c that pulls a key waits until
                NeurIPS 2013);
     async      its own pushes are in; it waits for nobody else.
 
-A worker that has left is waited for no more.
+A worker that has left is waited for no more; nor, in stale, one that waits at a barrier. When that is passed, all are
+taken to be as far as each other, and differ by what they push from there on.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from samegrad.errors import ConfigurationError, RequestRefused
+from samegrad.recipe import MODES, Mode
 
-__all__ = ["AHEAD", "MODES", "Clocks", "Consistency", "Mode"]
-
-Mode = Literal["sync", "stale", "async"]
-MODES: tuple[Mode, ...] = get_args(Mode)
+__all__ = ["AHEAD", "Clocks", "Consistency"]
 
 AHEAD = 8
 """How many pushes to a key a worker may be ahead of the last sum that is complete, in sync: a server keeps them."""
@@ -64,12 +64,26 @@ class Clocks:
         self.completed = 0
         self._pulled = [0] * workers
         self._left: set[int] = set()
+        self._base = [0] * workers  # the counts at the last barrier
+        self._come: list[deque[int]] = [deque() for _ in range(workers)]  # counts on arrival at the next ones
 
-    @property
-    def slowest(self) -> int:
-        """The smallest clock of those that are there; the largest of all if none is."""
-        present = [count for worker, count in enumerate(self.counts) if worker not in self._left]
-        return min(present) if present else max(self.counts)
+    def lag(self, worker: int, step: int) -> int:
+        """By how much the slowest of those that are waited for is behind `worker` at clock `step`; 0 if none is."""
+        ahead = step - self._base[worker]
+        found = [ahead - (self.counts[other] - self._base[other]) for other in self._waited_for()]
+        return max([0, *found])
+
+    def _waited_for(self) -> list[int]:
+        come = {worker for worker, counts in enumerate(self._come) if counts and counts[0] == self.counts[worker]}
+        return [worker for worker in range(len(self.counts)) if worker not in self._left | come]
+
+    def come(self, worker: int) -> None:
+        """`worker` has come to a barrier."""
+        self._come[worker].append(self.counts[worker])
+
+    def go(self, worker: int) -> None:
+        """`worker` has passed the first barrier that it has come to."""
+        self._base[worker] = self._come[worker].popleft() if self._come[worker] else 0
 
     def check_push(self, worker: int, step: int) -> None:
         """Raises RequestRefused if push number `step` of `worker` cannot be: the one before it is missing, or it is too
@@ -115,15 +129,17 @@ class Clocks:
         """Whether `worker`, at clock `step`, may read the value now."""
         if self._consistency.is_sync:
             return self.completed >= step
-        bound = step - self._consistency.staleness
-        return self.counts[worker] >= step and (self._consistency.mode == "async" or self.slowest >= bound)
+        is_near = self._consistency.mode == "async" or self.lag(worker, step) <= self._consistency.staleness
+        return self.counts[worker] >= step and is_near
 
     def late(self, worker: int, step: int) -> list[int]:
         """Who has not pushed what `worker`, at clock `step`, must wait for."""
         if self._consistency.mode == "async":
             return []
-        bound = step - self._consistency.staleness
-        return [other for other, at in enumerate(self.counts) if at < bound and other not in self._left | {worker}]
+        if self._consistency.is_sync:
+            return [other for other in self._waited_for() if self.counts[other] < step]
+        least = step - self._base[worker] - self._consistency.staleness
+        return [other for other in self._waited_for() if self.counts[other] - self._base[other] < least]
 
     @property
     def is_used(self) -> bool:
@@ -143,7 +159,7 @@ class Clocks:
             and (len(set(counts)) == 1 or not self._consistency.is_sync)
         ):
             raise RequestRefused(f"expected a clock for each of {len(self.counts)} workers; got {str(counts)[:80]}")
-        self.counts = list(counts)
+        self.counts, self._base = list(counts), list(counts)
         self.completed = counts[0] if self._consistency.is_sync else 0
 
     def leave(self, worker: int) -> None:

@@ -13,25 +13,37 @@ from samegrad.executors import Exchange, Group, Work
 from samegrad.executors.base import FlatSizes, Request, Turns, check_request
 from samegrad.kvstore.handles import Handle
 from samegrad.kvstore.store import KVStore
+from samegrad.recipe import Recipe
 from samegrad.schedules.ir import Collective, Schedule
 
 __all__ = ["StoreGroup", "check_store"]
 
 
-def check_store(store: KVStore, rank: int, ranks: int, shards: int) -> None:
-    """Raises ConfigurationError unless `store` adds up, for this rank, what `ranks` ranks have of `shards` shards."""
-    job = store.job
-    expected = [("worker", store.worker, rank), ("workers", job.workers, ranks), ("leaves", job.shards, shards)]
+def check_store(store: KVStore, rank: int, ranks: int, recipe: Recipe) -> None:
+    """Raises ConfigurationError unless `store` does, for this rank of `ranks`, what `recipe` says: adds up what ranks
+    have of its shards, or in another mode than "sync" has an updater."""
+    job, mode, shards = store.job, recipe.consistency, recipe.shards
+    expected = [("worker", store.worker, rank), ("workers", job.workers, ranks)]
+    if mode == "sync":
+        expected.append(("leaves", job.shards, shards))
     for name, found, wanted in expected:
         if found != wanted:
             raise ConfigurationError(
                 f"store: expected {name} to be {wanted}, for rank {rank} of {ranks} and a recipe of {shards} shards; "
                 f"got {found}. Connect with worker=(rank, ranks) and leaves=recipe.shards"
             )
+    if mode != "sync":
+        if (job.consistency.mode, job.consistency.staleness) != (mode, recipe.staleness):
+            raise ConfigurationError(
+                f"store: the recipe has consistency {mode!r} and staleness {recipe.staleness}; the store was connected "
+                f"with mode {job.consistency.mode!r} and staleness {job.consistency.staleness}. Connect with the same"
+            )
+        return
     if not job.consistency.is_sync or job.updater is not None:
         raise ConfigurationError(
             f"store: a Trainer takes sums from it and updates the parameters itself, so that its result is that of any "
-            f"way of adding up; expected mode 'sync' without an updater, got mode {job.consistency.mode!r} and "
+            f"way of adding up, where its recipe has consistency 'sync'; expected mode 'sync' without an updater, got "
+            f"mode {job.consistency.mode!r} and "
             f"{'no updater' if job.updater is None else job.updater.name}"
         )
 

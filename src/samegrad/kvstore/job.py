@@ -10,8 +10,9 @@ from samegrad import __version__
 from samegrad.errors import ConfigurationError
 from samegrad.kvstore.consistency import Consistency
 from samegrad.kvstore.updaters import Updater
+from samegrad.workers import context, join
 
-__all__ = ["MOST_WORKERS", "Job"]
+__all__ = ["MOST_WORKERS", "Job", "own_place"]
 
 MOST_WORKERS = 1 << 14
 
@@ -86,3 +87,9 @@ class Job:
             Consistency(record["mode"], record["staleness"]),
             None if updater is None else Updater.from_json(updater),
         )
+
+
+def own_place() -> tuple[int, int]:
+    """The rank of this process, and how many there are, in the job it was launched in; (0, 1) outside of one."""
+    worker = context() or join()
+    return (0, 1) if worker is None else (worker.rank, len(worker.devices))

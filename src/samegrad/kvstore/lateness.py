@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 
 from samegrad.kvstore.messages import Explain, Explained
 from samegrad.kvstore.placement import Key
@@ -18,15 +18,14 @@ def explained(
     asked: Explain,
     slices: Mapping[int, ServedSlice],
     keys: Mapping[Key, ServedKey],
-    barriers: Sequence[Collection[int]],
+    at_barrier: Collection[int],
     missing: Callable[[Collection[int]], list[int]],
 ) -> Explained:
-    """Whom `worker` waits for. barriers: each worker's that are not passed. missing: who is there, and not among the
+    """Whom `worker` waits for. at_barrier: who has come to one. missing: who is there, and not among the
     workers that it is given."""
     late: dict[int, str] = {}
     if asked.what == "barrier":
-        come = [other for other, requests in enumerate(barriers) if requests]
-        late = {other: f"worker {other} has not come" for other in missing(come)}
+        late = {other: f"worker {other} has not come" for other in missing(at_barrier)}
     for number, step in zip(asked.slices, asked.steps, strict=True):
         each = slices.get(number)
         if each is None:

@@ -1,5 +1,7 @@
 """The messages between workers and servers of a store, as plain records. Pure; how they lie in bytes is in `framing`.
 
+Here are those of training; what is asked now and then is in `side_messages`.
+
 What arrives is checked against the types of the fields before a record is made of it, so who handles a record need not
 doubt it: whole numbers are not negative (but keys) and below 2^63.
 """
@@ -7,13 +9,25 @@ doubt it: whole numbers are not negative (but keys) and below 2^63.
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from samegrad.errors import FrameRefused
+from samegrad.kvstore.message import Kind, Message
 from samegrad.kvstore.placement import Key
+from samegrad.kvstore.side_messages import (
+    Describe,
+    Described,
+    Explain,
+    Explained,
+    Fetch,
+    Remove,
+    Restore,
+    Supply,
+    Take,
+    Taken,
+)
 
 __all__ = [
     "MESSAGES",
@@ -44,53 +58,12 @@ __all__ = [
     "Restore",
     "Status",
     "Supply",
+    "Take",
+    "Taken",
     "Values",
     "Welcome",
     "parse",
 ]
-
-
-class Kind(enum.IntEnum):
-    """The number of each message in a prefix."""
-
-    HELLO = 1
-    CHALLENGE = 2
-    PROOF = 3
-    WELCOME = 4
-    DECLARE = 10
-    DECLARED = 11
-    FILL = 12
-    PUSH = 13
-    PULL = 14
-    ACCEPTED = 15
-    VALUES = 16
-    BARRIER = 17
-    PASSED = 18
-    BYE = 19
-    PING = 20
-    STATUS = 21
-    REPORT = 22
-    DESCRIBE = 23
-    DESCRIBED = 24
-    FETCH = 25
-    RESTORE = 26
-    SUPPLY = 27
-    REMOVE = 28
-    EXPLAIN = 29
-    REFUSED = 30
-    FAILED = 31
-    EXPLAINED = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What they have in common. `request` numbers the questions of a connection; an answer has its question's."""
-
-    kind: ClassVar[Kind]
-
-    def header(self) -> dict[str, Any]:
-        """The fields as JSON values."""
-        return {name: getattr(self, name) for name in _FIELDS[self.kind]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +186,14 @@ class Values(Message):
 
 @dataclass(frozen=True, slots=True)
 class Barrier(Message):
-    """The worker waits for all the others that are still there."""
+    """The worker waits for all the others that are still there.
+
+    levels: in stale, who has come is not waited for by pulls; from there on workers are as far as each other.
+    """
 
     kind = Kind.BARRIER
     request: int
+    levels: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,84 +236,6 @@ class Report(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Describe(Message):
-    """Wants to know what is kept of `slices` of one key, besides the value."""
-
-    kind = Kind.DESCRIBE
-    request: int
-    slices: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Described(Message):
-    """That: the clocks, what the updater knows, and the dtypes of the tensors in that; the same for all slices."""
-
-    kind = Kind.DESCRIBED
-    request: int
-    state: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Fetch(Message):
-    """Wants the tensor `name` that the updater keeps for each of `slices`; it is answered with Values."""
-
-    kind = Kind.FETCH
-    request: int
-    slices: list[int]
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Restore(Message):
-    """What Described said of slices, elsewhere, is to hold here; the tensors in it come with Supply."""
-
-    kind = Kind.RESTORE
-    request: int
-    slices: list[int]
-    state: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Supply(Message):
-    """The tensor `name` of each of `slices`, which are being restored. Payload: as in Fill."""
-
-    kind = Kind.SUPPLY
-    request: int
-    slices: list[int]
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Remove(Message):
-    """The worker needs `key` no more; Accepted when that is so of all workers that are there."""
-
-    kind = Kind.REMOVE
-    request: int
-    key: Key
-
-
-@dataclass(frozen=True, slots=True)
-class Explain(Message):
-    """Why is it not done? what: "pull" or "push" of `slices` at clock `steps[i]`, "remove" of their keys, "barrier"."""
-
-    kind = Kind.EXPLAIN
-    request: int
-    what: str
-    slices: list[int]
-    steps: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Explained(Message):
-    """Because of the workers `late`: what they have not done, in words; both empty if nobody is waited for."""
-
-    kind = Kind.EXPLAINED
-    request: int
-    late: list[int]
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Refused(Message):
     """What was asked cannot be done. error: the name of a class in `samegrad.errors`."""
 
@@ -371,11 +270,27 @@ MESSAGES: tuple[type[Message], ...] = (
         Fetch,
         Fill,
     ),
-    *(Hello, Passed, Ping, Proof, Pull, Push, Refused, Remove, Report, Restore, Status, Supply, Values, Welcome),
+    *(
+        Welcome,
+        Hello,
+        Passed,
+        Ping,
+        Proof,
+        Pull,
+        Push,
+        Refused,
+        Remove,
+        Report,
+        Restore,
+        Status,
+        Supply,
+        Take,
+        Taken,
+        Values,
+    ),
 )
 """All of them."""
 _CLASSES = {each.kind: each for each in MESSAGES}
-_FIELDS = {kind: tuple(field.name for field in dataclasses.fields(each)) for kind, each in _CLASSES.items()}
 _TYPES = {kind: {field.name: str(field.type) for field in dataclasses.fields(each)} for kind, each in _CLASSES.items()}
 _BOUND = 1 << 63
 

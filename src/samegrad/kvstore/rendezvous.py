@@ -7,13 +7,14 @@ What an attempt has written that has failed is not seen by the next one.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol
 
 from samegrad.errors import ConfigurationError, PeerFailed, PeerTimeout
 from samegrad.workers.membership import own_attempt
 
-__all__ = ["Rendezvous", "find_servers", "offer_server"]
+__all__ = ["Rendezvous", "addresses_of", "find_servers", "offer_server"]
 
 _LONGEST = 300  # characters of an address
 _MOST_SERVERS = 1 << 14
@@ -74,6 +75,18 @@ def find_servers(store: Rendezvous, servers: int, timeout_s: float) -> list[str]
         if isinstance(error, PeerTimeout):
             raise
         raise _lost(error) from error
+
+
+def addresses_of(told: Sequence[str] | str | Rendezvous, servers: int | None, timeout_s: float) -> list[str]:
+    """The addresses of servers, each once, as they are told, or in a rendezvous where `servers` offer theirs."""
+    if not isinstance(told, str | Sequence):
+        return find_servers(told, servers or 0, timeout_s)
+    if servers is not None:
+        raise ConfigurationError("store: servers is for a store of torch.distributed; addresses say how many")
+    listed = [told] if isinstance(told, str) else list(told)
+    if not listed or len(set(listed)) != len(listed):
+        raise ConfigurationError(f"store: expected addresses, each once; got {', '.join(listed) or 'none'}")
+    return listed
 
 
 def _key(number: int) -> str:

@@ -16,7 +16,7 @@ from samegrad.kvstore.placement import Key
 from samegrad.kvstore.updaters import Rule, Updater
 from samegrad.kvstore.values import DTYPES
 
-__all__ = ["Pulling", "ServedKey", "ServedSlice", "in_words"]
+__all__ = ["Pulling", "ServedKey", "ServedSlice", "described_alike", "in_words"]
 
 
 @dataclass(slots=True)
@@ -139,6 +139,17 @@ class ServedKey:
     nbytes: int
     workers: set[int] = field(default_factory=set)
     removing: dict[int, int] = field(default_factory=dict)
+
+
+def described_alike(slices: Sequence[ServedSlice]) -> dict[str, Any]:
+    """What is kept of slices of one key. Raises RequestRefused if they differ."""
+    found = [each.described() for each in slices]
+    if not found or any(each != found[0] for each in found):
+        raise RequestRefused(
+            "the parts of a value have different clocks: somebody pushes while it is to be kept. All workers call "
+            "save alike, or wait for each other with barrier() before and after state_dict()"
+        )
+    return found[0]
 
 
 def in_words(dtype: str, shape: Sequence[int], slices: Sequence[Sequence[int]]) -> str:

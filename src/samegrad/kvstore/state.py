@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +37,7 @@ import torch
 from torch import Tensor
 
 from samegrad.errors import RequestRefused, StoreError, UnknownKey
+from samegrad.kvstore.barriers import Barriers
 from samegrad.kvstore.consistency import Clocks
 from samegrad.kvstore.contributions import Contributions, check_node
 from samegrad.kvstore.job import Job
@@ -63,10 +63,12 @@ from samegrad.kvstore.messages import (
     Remove,
     Restore,
     Supply,
+    Take,
+    Taken,
     Values,
 )
 from samegrad.kvstore.placement import Key
-from samegrad.kvstore.slices import Pulling, ServedKey, ServedSlice, in_words
+from samegrad.kvstore.slices import Pulling, ServedKey, ServedSlice, described_alike, in_words
 from samegrad.kvstore.values import DTYPES
 from samegrad.shards import Node, leaves_of
 
@@ -95,7 +97,8 @@ class ServerState:
         self._slices: dict[int, ServedSlice] = {}
         self._numbers = itertools.count()  # of slices; none is given twice
         self._bytes = 0
-        self._barriers: list[deque[int]] = [deque() for _ in range(job.workers)]  # requests of each worker
+        self._barriers = Barriers(job.workers)
+        self._taken: dict[str, int] = {}
         as_leaves = job.shards == job.workers
         self._nodes = [{Node(0, worker)} if as_leaves else set() for worker in range(job.workers)]
 
@@ -124,7 +127,7 @@ class ServerState:
                 case Fill(request, slices):
                     return self._fill(worker, request, slices, values)
                 case Describe(request, slices):
-                    return [Reply(worker, Described(request, self._described(slices)))]
+                    return [Reply(worker, Described(request, described_alike(self._known(slices))))]
                 case Fetch(request, slices, name):
                     return [Reply(worker, Values(request), [each.kept_tensor(name) for each in self._known(slices)])]
                 case Restore(request, slices, kept):
@@ -141,12 +144,14 @@ class ServerState:
                     return [
                         Reply(
                             worker,
-                            explained(worker, message, self._slices, self._keys, self._barriers, self._not_yet),
+                            explained(worker, message, self._slices, self._keys, self._barriers.come_to, self._not_yet),
                         )
                     ]
-                case Barrier(request):
-                    self._barriers[worker].append(request)
-                    return self._pass_barriers()
+                case Take(request, name):
+                    self._taken[name] = self._taken.get(name, -1) + 1
+                    return [Reply(worker, Taken(request, self._taken[name]))]
+                case Barrier():
+                    return [*self._come(worker, message), *self._pass_barriers()]
                 case Bye():
                     return self._leave(worker)
                 case Ping():
@@ -280,16 +285,6 @@ class ServerState:
             replies += self._wake(each)
         return replies
 
-    def _described(self, slices: Sequence[int]) -> dict[str, Any]:
-        """What is kept of slices of one key."""
-        found = [each.described() for each in self._known(slices)]
-        if not found or any(each != found[0] for each in found):
-            raise RequestRefused(
-                "the parts of a value have different clocks: somebody pushes while it is to be kept. All workers call "
-                "save alike, or wait for each other with barrier() before and after state_dict()"
-            )
-        return found[0]
-
     # Pushes
 
     def _push(self, worker: int, message: Push, values: Sequence[Tensor]) -> list[Reply]:
@@ -369,12 +364,23 @@ class ServerState:
     # Workers
 
     def _pass_barriers(self) -> list[Reply]:
-        """Each worker's first barrier that is not passed, if all have one; a worker may have come to several."""
+        passed = self._barriers.passed(self._not_yet(()))
+        for worker, barrier in passed:
+            for each in self._levelled_at(barrier):
+                each.clocks.go(worker)
+        return [Reply(worker, Passed(barrier.request)) for worker, barrier in passed]
+
+    def _come(self, worker: int, barrier: Barrier) -> list[Reply]:
+        """Who has come to a barrier is not waited for."""
+        self._barriers.come(worker, barrier)
         replies = []
-        present = [worker for worker in range(self.job.workers) if worker not in self.left]
-        while present and all(self._barriers[worker] for worker in present):
-            replies += [Reply(worker, Passed(self._barriers[worker].popleft())) for worker in present]
+        for each in self._levelled_at(barrier):
+            each.clocks.come(worker)
+            replies += self._wake(each)
         return replies
+
+    def _levelled_at(self, barrier: Barrier) -> list[ServedSlice]:
+        return list(self._slices.values()) if barrier.levels and self.job.consistency.mode == "stale" else []
 
     def _leave(self, worker: int) -> list[Reply]:
         """`worker` is waited for no more: sums, pulls and barriers go on without it."""

@@ -14,19 +14,19 @@ from samegrad.errors import ConfigurationError, RequestRefused, StoreError, Unkn
 from samegrad.kvstore.arguments import checked_values, listed, named, new_outs
 from samegrad.kvstore.asking import Asked, ask_all, ask_who_is_late
 from samegrad.kvstore.connection import LONGEST_START_S, Caller, connect_all
-from samegrad.kvstore.consistency import Consistency, Mode
+from samegrad.kvstore.consistency import Consistency
 from samegrad.kvstore.handles import Handle, Peer, Question
-from samegrad.kvstore.job import Job
+from samegrad.kvstore.job import Job, own_place
 from samegrad.kvstore.keeping import check_state, clocks_for, collect, put_back
 from samegrad.kvstore.local import LocalServer
-from samegrad.kvstore.messages import Barrier, Declare, Declared, Fill, Message, Pull, Push, Remove
+from samegrad.kvstore.messages import Barrier, Declare, Declared, Fill, Message, Pull, Push, Remove, Take, Taken
 from samegrad.kvstore.pieces import Entry, Piece, await_ready, flat, frames_of, is_plain, parts_of, target_of
 from samegrad.kvstore.placement import Extent, Key, check_key, place
-from samegrad.kvstore.rendezvous import Rendezvous, find_servers
+from samegrad.kvstore.rendezvous import Rendezvous, addresses_of
 from samegrad.kvstore.store_files import read_store, write_store
 from samegrad.kvstore.updaters import Updater
+from samegrad.recipe import Mode
 from samegrad.shards import Node
-from samegrad.workers import context, join
 
 __all__ = ["Contribution", "KVStore"]
 
@@ -90,20 +90,13 @@ class KVStore:
         Raises ConfigurationError for what cannot work or is not alike on all workers, AccessRefused for another secret,
         ServerLost if a server does not answer.
         """
-        number, workers = _own_place() if worker is None else worker
+        number, workers = own_place() if worker is None else worker
         job = Job(workers, leaves, Consistency(mode, staleness), updater)
         if not 0 <= number < workers:
             raise ConfigurationError(f"store: there is no worker {number} of {workers}; they are numbered from 0")
-        if not isinstance(addresses, str | Sequence):
-            listed = find_servers(addresses, servers or 0, min(timeout_s, LONGEST_START_S))
-        elif servers is None:
-            listed = [addresses] if isinstance(addresses, str) else list(addresses)
-        else:
-            raise ConfigurationError("store: servers is for a store of torch.distributed; addresses say how many")
-        if not listed or len(set(listed)) != len(listed):
-            raise ConfigurationError(f"store: expected addresses, each once; got {', '.join(listed) or 'none'}")
         if not 0 < timeout_s < 1e6:
             raise ConfigurationError(f"store: timeout_s must be a positive number of seconds; got {timeout_s}")
+        listed = addresses_of(addresses, servers, min(timeout_s, LONGEST_START_S))
         store = cls(job, number, [], timeout_s)
         who = Caller(number, job.to_json(), secret, shared_memory)
         store._peers += connect_all(listed, who, timeout_s, store._lose)
@@ -225,12 +218,16 @@ class KVStore:
         return handle
 
     def barrier(self) -> Handle:
-        """Done when all workers that are still there have called it."""
-        self._check_open("barrier")
-        late = partial(ask_who_is_late, self._peers, "barrier", [(0, [], [])])
-        handle = Handle(f"worker {self.worker}: barrier", self._timeout_s, 1, lambda: None, late)
-        self._peers[0].ask(Question(Barrier(0), (), (), 0.0, handle.answered))
-        return handle
+        """Done when all workers that are still there have called it. In stale, it makes them as far as each other."""
+        return self._barrier(self._peers, levels=True)
+
+    def take(self, counter: str) -> int:
+        """The next number of a counter, which begins at 0 and gives each number to one worker: to share work out."""
+        self._check_open("take")
+        check_key(counter)
+        (answer,) = self._ask(f"take of {counter!r}", [Asked(0, Take(0, counter))])
+        assert isinstance(answer, Taken)
+        return answer.number
 
     def wait(self, handles: Iterable[Handle]) -> None:
         """Waits for each of `handles`."""
@@ -318,9 +315,17 @@ class KVStore:
     def _ask(self, what: str, asked: Sequence[Asked]) -> list[Message]:
         return ask_all(self._peers, asked, f"worker {self.worker}: {what}", self._timeout_s)
 
+    def _barrier(self, peers: Sequence[Peer], levels: bool) -> Handle:
+        self._check_open("barrier")
+        late = partial(ask_who_is_late, self._peers, "barrier", [(0, [], [])])
+        handle = Handle(f"worker {self.worker}: barrier", self._timeout_s, len(peers), lambda: None, late)
+        for peer in peers:
+            peer.ask(Question(Barrier(0, levels), (), (), 0.0, handle.answered))
+        return handle
+
     def _await_others(self, entries: Sequence[Entry]) -> None:
         """The first use of `entries` waits until all workers have come here."""
-        ready = self.barrier()
+        ready = self._barrier(self._peers[:1], levels=False)
         for entry in entries:
             entry.ready = ready
             self._entries[entry.key] = entry
@@ -390,8 +395,3 @@ class KVStore:
 
 def _as_exception(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else StoreError(f"{type(error).__name__}: {error}")
-
-
-def _own_place() -> tuple[int, int]:
-    worker = context() or join()
-    return (0, 1) if worker is None else (worker.rank, len(worker.devices))

@@ -74,6 +74,33 @@ class Updater:
         )
         self.rule(torch.zeros(1))
 
+    @classmethod
+    def of(cls, optimizer: torch.optim.Optimizer) -> Updater:
+        """What does the same on servers as `optimizer`, with all its options. Raises ConfigurationError for one that is
+        not in OPTIMIZERS, or has several groups of parameters."""
+        kind = type(optimizer)
+        if kind.__name__ not in OPTIMIZERS or kind is not getattr(torch.optim, kind.__name__):
+            raise ConfigurationError(
+                f"updater: servers cannot do what {kind.__module__}.{kind.__qualname__} does; they know "
+                f"{', '.join(OPTIMIZERS)} of torch.optim"
+            )
+        if len(optimizer.param_groups) != 1:
+            raise ConfigurationError(
+                f"updater: servers update all keys alike; the optimizer has {len(optimizer.param_groups)} groups of "
+                f"parameters. Give it one"
+            )
+        told = set(inspect.signature(kind).parameters) - _NOT_TOLD
+        group = optimizer.param_groups[0]
+        options = {name: list(value) if isinstance(value, tuple) else value for name, value in group.items()}
+        return cls(kind.__name__, {name: value for name, value in options.items() if name in told})
+
+    def spelled_out(self) -> Updater:
+        """The same, with every option of its optimizer."""
+        optimizer = self.rule(torch.zeros(1)).optimizer
+        if optimizer is None or self.schedule is not None:
+            return self
+        return Updater.of(optimizer)
+
     def _check_told(self, name: str, options: Mapping[str, Any], maker: Any) -> None:
         known = set(inspect.signature(maker).parameters) - _NOT_TOLD if maker else set()
         wrong = sorted(set(options) - known)
@@ -109,21 +136,24 @@ class Updater:
 
 
 class Rule:
-    """An updater with the state that it keeps for one slice. value: the slice, which `apply` changes in place."""
+    """An updater with the state that it keeps for one slice. value: the slice, which `apply` changes in place.
+
+    optimizer: that of torch, if it is one.
+    """
 
     def __init__(self, updater: Updater, value: Tensor) -> None:
         self._name = updater.name
         self._parameter = value
-        self._optimizer: torch.optim.Optimizer | None = None
+        self.optimizer: torch.optim.Optimizer | None = None
         self._schedule: lr_scheduler.LRScheduler | None = None
         if updater.name in _PLAIN:
             return
         try:
             with warnings.catch_warnings(action="ignore"):
-                self._optimizer = self._make(getattr(torch.optim, updater.name), updater.options)
+                self.optimizer = self._make(getattr(torch.optim, updater.name), updater.options)
                 if updater.schedule is not None:
                     schedule = getattr(lr_scheduler, updater.schedule)
-                    self._schedule = schedule(self._optimizer, **_as_tuples(updater.schedule_options))
+                    self._schedule = schedule(self.optimizer, **_as_tuples(updater.schedule_options))
         except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
             raise ConfigurationError(f"updater: {updater.name} of torch refuses its options: {error}") from error
 
@@ -139,21 +169,21 @@ class Rule:
 
     def move_to(self, value: Tensor) -> None:
         """From now on `value`, a copy of the slice, is the slice."""
-        if self._optimizer is not None:
-            held = self._optimizer.state.pop(self._parameter, None)
-            self._optimizer.param_groups[0]["params"] = [value]
+        if self.optimizer is not None:
+            held = self.optimizer.state.pop(self._parameter, None)
+            self.optimizer.param_groups[0]["params"] = [value]
             if held is not None:
-                self._optimizer.state[value] = held
+                self.optimizer.state[value] = held
         self._parameter = value
 
     def described(self) -> tuple[Any, dict[str, Tensor]]:
         """What it knows besides the value, packed as JSON, and the tensors in that, by name."""
         tensors: dict[str, Tensor] = {}
-        if self._optimizer is None:
+        if self.optimizer is None:
             return None, tensors
-        (group,) = self._optimizer.param_groups
+        (group,) = self.optimizer.param_groups
         state = {
-            "state": dict(self._optimizer.state.get(self._parameter, {})),
+            "state": dict(self.optimizer.state.get(self._parameter, {})),
             "group": {name: value for name, value in group.items() if name != "params"},
             "schedule": None if self._schedule is None else self._schedule.state_dict(),
         }
@@ -174,17 +204,17 @@ class Rule:
             raise RequestRefused(f"updater: what is to be taken up cannot be read: {error!r:.200}") from None
         if not is_same:
             raise RequestRefused(f"updater: expected the state of {self._name} as this torch has it; got another one")
-        if self._optimizer is None:
+        if self.optimizer is None:
             return
-        self._optimizer.param_groups[0].update(state["group"])
-        self._optimizer.state[self._parameter] = state["state"]
+        self.optimizer.param_groups[0].update(state["group"])
+        self.optimizer.state[self._parameter] = state["state"]
         if self._schedule is not None:
             self._schedule.load_state_dict(state["schedule"])
 
     def apply(self, total: Tensor) -> None:
         """Makes the new value of the old one and `total`."""
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            if self._optimizer is None:
+            if self.optimizer is None:
                 target, source = as_real(self._parameter), as_real(total)
                 if self._name == "sum":
                     target.add_(source)
@@ -192,7 +222,7 @@ class Rule:
                     target.copy_(source)
                 return
             self._parameter.grad = total
-            self._optimizer.step()
+            self.optimizer.step()
             self._parameter.grad = None
             if self._schedule is not None:
                 self._schedule.step()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from samegrad.data import DATA
 from samegrad.errors import ConfigurationError
-from samegrad.recipe import Precision, Recipe
+from samegrad.recipe import Mode, Precision, Recipe
 from samegrad.storing.packing import unpack
 from samegrad.trainer.checkpoint_record import find_checkpoint, read_record
 from samegrad.trainer.learning_rate import RATE_RULES, RateRule, scaled_rate
@@ -70,7 +70,7 @@ _LASTING = (
     *("lr_rule", "base_batch_size", "warmup_epochs"),
     *("save_every", "keep", "tensorboard"),
     *("precision", "compile"),
-    *("strategy", "inexact"),
+    *("strategy", "inexact", "consistency", "staleness"),
 )
 
 
@@ -78,7 +78,8 @@ _LASTING = (
 class TrainJob:
     """One training run; its fields are plain JSON values, checked when it is made.
 
-    batch_size, shards, seed, threads, precision, compile: those of the `recipe`, which is exact unless `inexact`.
+    batch_size, shards, seed, threads, precision, compile, consistency, staleness: those of the `recipe`, which is exact
+        unless `inexact`.
     lr: None means that of `LEARNING_RATES`.
     lr_rule, base_batch_size: see `scaled_rate`. warmup_epochs: over how many epochs the rate grows from `lr` to the
         scaled one; may be a fraction.
@@ -112,6 +113,8 @@ class TrainJob:
     precision: Precision = "fp32"
     compile: bool = False
     inexact: bool = False
+    consistency: Mode = "sync"
+    staleness: int = 0
     strategy: str = AUTO
     topology: str | None = None
     shares: tuple[float, ...] | Literal["auto"] | None = None
@@ -158,6 +161,8 @@ class TrainJob:
         _ = self.recipe
 
     def _check_servers(self) -> None:
+        if self.consistency != "sync":
+            self._check_consistency()
         if self.servers is None and self.server_addresses is None:
             if self.secret_file is not None:
                 raise ConfigurationError("--secret-file is for --server-addresses; give these as well, or leave it out")
@@ -175,6 +180,20 @@ class TrainJob:
             raise ConfigurationError(f"{option} is for --strategy servers; got --strategy {self.strategy[:40]}")
         if self.update == "owner":
             raise ConfigurationError(f"{option} needs --update replicated, or auto; got owner")
+
+    def _check_consistency(self) -> None:
+        wrong = {
+            "--warmup-epochs; leave it out": self.warmup_epochs > 0,
+            "--shares: a minibatch goes to whoever is free; leave it out": self.shares is not None,
+            "--check-every: models differ within an epoch; leave it out": self.check_every is not None,
+            "--save-every N: models differ within an epoch; say --save-every epoch": isinstance(self.save_every, int),
+            "a run without servers; give --servers or --server-addresses": self.resume is None
+            and self.servers is None
+            and self.server_addresses is None,
+        }
+        for what, is_so in wrong.items():
+            if is_so:
+                raise ConfigurationError(f"--consistency {self.consistency} contradicts {what}")
 
     def check_strategy(self) -> None:
         """Raises ConfigurationError for a strategy that there is not, or that the recipe does not allow, or beside a
@@ -200,6 +219,8 @@ class TrainJob:
             precision=self.precision,
             compile=self.compile,
             exact=not self.inexact,
+            consistency=self.consistency,
+            staleness=self.staleness,
         )
 
     @property

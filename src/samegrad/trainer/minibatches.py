@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from samegrad.errors import ConfigurationError
 from samegrad.recipe import Recipe
 from samegrad.shards import even
 from samegrad.trainer.examples import epoch_order
@@ -38,5 +39,10 @@ def training_feed(dataset: Any, place: Place, held: HeldShards, loading: Loading
 def minibatches(feed: Feed, recipe: Recipe, start: Position) -> Iterator[Group]:
     """Those of the epoch that `start` is in, from there on, in the order that `recipe` gives them."""
     if feed.length is None:
+        if recipe.consistency != "sync":
+            raise ConfigurationError(
+                f"fit: an iterable data set is for consistency 'sync', where all ranks read it together; the recipe "
+                f"has {recipe.consistency!r}. Give one with a length, and examples by number"
+            )
         return feed.in_stream(start.epoch, start.step, start.example)
     return feed.in_order(epoch_order(recipe, feed.length, start.epoch), start.epoch, start.step)

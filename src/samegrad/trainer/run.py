@@ -81,11 +81,18 @@ def run(job: TrainJob, servers: ServerList | None = None) -> dict[str, Any]:
 
 
 def _connected(job: TrainJob, world: World, servers: ServerList) -> KVStore:
-    from samegrad.kvstore import KVStore  # here: most runs do without
+    from samegrad.kvstore import KVStore, Updater  # here: most runs do without
 
-    place = (world.rank, world.size)
+    is_sync = job.consistency == "sync"
     return KVStore.connect(
-        servers.addresses, secret=servers.secret, worker=place, leaves=job.shards, timeout_s=_STORE_S
+        servers.addresses,
+        secret=servers.secret,
+        worker=(world.rank, world.size),
+        leaves=job.shards if is_sync else None,
+        mode=job.consistency,
+        staleness=job.staleness,
+        updater=None if is_sync else Updater.of(_optimizer(job)([nn.Parameter(torch.zeros(1))])),
+        timeout_s=_STORE_S,
     )
 
 
@@ -231,6 +238,8 @@ def _facts(job: TrainJob, trainer: Trainer, examples: int) -> dict[str, Any]:
         "shares": "equal" if job.shares is None else job.shares if job.shares == AUTO else list(job.shares),
         "shards_by_rank": [len(part) for part in trainer.cut],
         "exact": job.recipe.exact,
+        "consistency": job.consistency,
+        "staleness": job.staleness,
         "strategy": trainer.strategy_used.algorithm,
         "strategy_reason": trainer.choice.reason,
         "follows_tree": trainer.strategy_used.follows_tree and (job.recipe.exact or job.resume is None),

@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,9 @@ from samegrad.shards import Node, leaves_of, subtrees, tree_sum
 from samegrad.strategy import Strategy
 from samegrad.trainer.balancing import StepTimes
 from samegrad.trainer.collating import described
+from samegrad.trainer.position import Position
 from samegrad.trainer.precision import LossScaler
+from samegrad.trainer.state import Remembered
 
 __all__ = ["Learner", "Place", "ShardedStep", "Weight", "to_device"]
 
@@ -53,6 +55,13 @@ def _first_present(fractions: Sequence[float | None]) -> int:
     return next(shard for shard, fraction in enumerate(fractions) if fraction is not None)
 
 
+class Updating(Protocol):
+    """An optimizer of torch.optim, or what stands for it."""
+
+    def step(self) -> object:
+        """Makes new parameters of the old ones and their gradients."""
+
+
 @dataclass(frozen=True, slots=True)
 class Learner:
     """What learns, and how: outputs and loss are computed by `forward` and `loss`; see `in_precision` and `compiled`.
@@ -65,7 +74,7 @@ class Learner:
     forward: Callable[[Any], Any]
     loss: Callable[[Any, Any], Tensor]
     weight: Weight | None
-    optimizer: torch.optim.Optimizer
+    optimizer: Updating
     scheduler: LRScheduler | None = None
 
 
@@ -119,6 +128,15 @@ class ShardedStep:
         is_busy = world.size > 1 and owned_by is None
         self._adding = world.group.twin("making a Trainer: a group for gradients") if is_busy else world.group
         self.hold(place.cut)
+
+    @property
+    def remembered(self) -> dict[str, Remembered]:
+        """What checkpoints hold of it, by name."""
+        return {} if self.scaler is None else {"loss scaler": self.scaler}
+
+    def settle(self, position: Position) -> tuple[Position, bool]:
+        """At the end of an epoch: its position, and whether to stop there; see `FreeStep`."""
+        return position, False
 
     def hold(self, cut: Sequence[range]) -> None:
         """From the next step on, rank r computes the shards `cut[r]`; called by all ranks alike."""

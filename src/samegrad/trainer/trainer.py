@@ -30,7 +30,7 @@ from samegrad.shards import even
 from samegrad.strategy import Strategy
 from samegrad.timeline import TimelineSummary, span
 from samegrad.topology.graph import Topology
-from samegrad.trainer.adding_up import AddedUp, strategy_of
+from samegrad.trainer.adding_up import AddedUp, step_of, strategy_of
 from samegrad.trainer.balancing import Balance, StepTimes
 from samegrad.trainer.choosing import Summing, choose
 from samegrad.trainer.evaluation import Evaluation
@@ -49,7 +49,7 @@ from samegrad.trainer.saving import Saving
 from samegrad.trainer.scheduling import MakeScheduler, kind_of, make_scheduler, scheduler_entries
 from samegrad.trainer.set_up import check_model, check_optimizer, optimizer_entries, share_parameters
 from samegrad.trainer.state import Remembered, TrainingState
-from samegrad.trainer.step import Learner, Place, ShardedStep, Weight
+from samegrad.trainer.step import Learner, Place, Weight
 from samegrad.workers import saved_on_signal, stop_wanted
 
 __all__ = ["Trainer"]
@@ -108,12 +108,16 @@ class Trainer:
         if isinstance(shares, str) and shares not in ("auto", "equal"):
             raise ConfigurationError(f"shares must be 'auto', 'equal' or one number for each rank; got {shares!r}")
         self.cut = tree.shares(self.recipe.shards, self.world.size, None if isinstance(shares, str) else shares)
+        is_free = self.recipe.consistency != "sync"
+        if is_free and (shares not in (None, "equal") or check_every is not None):
+            raise ConfigurationError("shares and check_every are for recipes with consistency 'sync'")
         follows = shares == "auto" and self.world.size > 1
         self._balance = Balance(self.recipe.shards, self.world.size) if follows else None
-        self._held = HeldShards(self.recipe.shards, self.cut[self.world.rank])
+        held = range(self.recipe.shards) if is_free else self.cut[self.world.rank]
+        self._held = HeldShards(self.recipe.shards, held)
         if update not in ("replicated", "owner"):
             raise ConfigurationError(f"update must be 'replicated' or 'owner'; got {update!r}")
-        self.strategy, adding = strategy_of(strategy, self.world, self.recipe.shards, update)
+        self.strategy, adding = strategy_of(strategy, self.world, self.recipe, update)
         if self.strategy is not None:
             self.strategy.check(self.recipe.exact)
         check_model(model)
@@ -141,19 +145,15 @@ class Trainer:
         self._forward = in_precision(forward, self.recipe, self.device)
         way = self.choice.strategy if wanted_by is None else None
         self._place = Place(self.recipe, adding, self.device, self.cut, way)
-        self._step = ShardedStep(
-            Learner(model, self._forward, self._loss, weight, self.optimizer, self.scheduler),
-            self._place,
-            owned_by,
-            lambda: self._stop or stop_wanted(),
-        )
+        learner = Learner(model, self._forward, self._loss, weight, self.optimizer, self.scheduler)
+        self._step = step_of(strategy, learner, self._place, owned_by, lambda: self._stop or stop_wanted())
         parameters = list(model.parameters())
         own = None if owned_by is None else {id(parameters[place]) for place in owned_by[self.world.rank]}
         self._keeper = Keeper(TrainingState(model, self.optimizer, self.recipe, self.world, own))
         if self.scheduler is not None:
             self.remember(kind_of(self.scheduler), self.scheduler)
-        if self._step.scaler is not None:
-            self.remember("loss scaler", self._step.scaler)
+        for name, thing in self._step.remembered.items():
+            self.remember(name, thing)
         self.position = Position()
         self.timeline: TimelineSummary | None = None
         self._trace = trace
@@ -293,8 +293,7 @@ class Trainer:
     def remember(self, name: str, thing: Remembered) -> None:
         """Makes `thing` part of every checkpoint, and has `resume` put it back; alike on all ranks.
 
-        It needs `state_dict()` and `load_state_dict(state)`; that of rank 0 is saved. `scheduler` needs
-        no such call.
+        It needs `state_dict()` and `load_state_dict(state)`; that of rank 0 is saved. `scheduler` needs no such call.
         """
         self._keeper.remembered[name] = thing
 
@@ -375,10 +374,9 @@ class Trainer:
             if self._check is not None:
                 self._check.after(at.steps, self.model, self.world.group)
             self._keeper.check()
-            skipped = self._step.skipped
-            on_step(
-                StepReport(at.epoch, step, steps, group.examples, loss, seconds, at.steps, until, lr, scale, skipped)
-            )
+            if count:  # else another rank has made it
+                made = (at.epoch, step, steps, group.examples, loss, seconds, at.steps, until, lr, scale)
+                on_step(StepReport(*made, self._step.skipped))
             times = self._step.times if group.examples == recipe.batch_size else None
             is_new = self._share_out(times, group.is_last or not (feed.is_stream and feed.reads_ahead))
             if self._step.stop_agreed:
@@ -387,7 +385,8 @@ class Trainer:
                 self._keeper.save(saving, self.position)  # after the last step: when the epoch is closed
             if is_new and feed.reads_ahead and not group.is_last:
                 groups = minibatches(feed, recipe, self.position)  # and the loader workers of the old ones end
-        return False
+        self.position, is_to_stop = self._step.settle(self.position)
+        return is_to_stop
 
     def _share_out(self, times: StepTimes | None, may_change: bool = True) -> bool:
         """With shares="auto", gives the ranks other shards from the next step on, if that is worth it; returns whether
