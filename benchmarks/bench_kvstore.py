@@ -5,7 +5,8 @@
 
 One worker, one server in a process of its own, which sums: push and pull of one value of float32. The ways take turns
 within a round; a figure is the median of the rounds, with the smallest and the largest; bytes count both ways. A plain
-program sends the value, which the other side adds to what it has and sends back. RPC calls a function that adds.
+program sends the value, which the other side adds to what it has and sends back. RPC calls a function that adds. ZeroMQ
+does so by a request and a reply, if the package pyzmq is installed; what is not is said to be left out.
 
 Then 1,000 keys of 4 KB in one batch. Then m workers, all of which push and pull one value: with one server, whose work
 grows with m, and with m servers, each of which has an m-th of the value. All share the cores of this host, so what
@@ -17,6 +18,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import importlib
+import importlib.util
 import json
 import os
 import platform
@@ -29,7 +32,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
+import torch.distributed.rpc
 from torch import Tensor
 
 from samegrad import KVStore
@@ -64,6 +69,20 @@ def _read(end: socket.socket, target: memoryview) -> memoryview:
             raise ConnectionError
         left = left[count:]
     return target
+
+
+def _serve_zmq() -> None:
+    """The same by ZeroMQ."""
+    zmq = importlib.import_module("zmq")
+    end = zmq.Context().socket(zmq.REP)
+    print(end.bind_to_random_port("tcp://127.0.0.1"), flush=True)
+    total = np.zeros(0, np.float32)
+    while True:
+        came = np.frombuffer(end.recv(copy=False).buffer, np.float32)
+        if len(came) != len(total):
+            total = np.zeros_like(came)
+        total += came
+        end.send(total, copy=False)
 
 
 def _serve_rpc(port: str) -> None:
@@ -106,6 +125,21 @@ def _plain(value: Tensor, out: Tensor) -> Iterator[Callable[[], object]]:
                 _read(end, out.numpy().data.cast("B"))
 
             yield turn
+
+
+@contextlib.contextmanager
+def _zmq(value: Tensor, out: Tensor) -> Iterator[Callable[[], object]]:
+    zmq = importlib.import_module("zmq")
+    with _peer("zmq") as process, zmq.Context() as context, context.socket(zmq.REQ) as end:
+        assert process.stdout is not None
+        end.linger = 0
+        end.connect(f"tcp://127.0.0.1:{process.stdout.readline().strip()}")
+
+        def turn() -> None:
+            end.send(value.numpy(), copy=False)
+            out.numpy()[:] = np.frombuffer(end.recv(copy=False).buffer, np.float32)
+
+        yield turn
 
 
 @contextlib.contextmanager
@@ -154,6 +188,8 @@ def _one_worker(servers: ServerList, numel: int, rounds: int, with_rpc: bool) ->
             store.init("w", value)
             ways[f"store, {name}"] = lambda store=store: store.push_pull("w", value, out).wait()  # type: ignore[misc]
         ways["plain socket program"] = stack.enter_context(_plain(value, out))
+        if importlib.util.find_spec("zmq") is not None:
+            ways["ZeroMQ"] = stack.enter_context(_zmq(value, out))
         if with_rpc:
             ways["PyTorch RPC"] = stack.enter_context(_rpc(value))
         return _in_turns(ways, rounds)
@@ -215,9 +251,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     print(f"{conditions}\n{'':36s}     median                   min - max")
     growth: Found = {}
+    left_out = ["ZeroMQ (pip install pyzmq)"] if importlib.util.find_spec("zmq") is None else []
+    if options.no_rpc or not torch.distributed.rpc.is_available():
+        left_out.append("PyTorch RPC")
+    if left_out:
+        print(f"left out: {', '.join(left_out)}")
     counts = [1 << power for power in range(options.workers.bit_length()) if 1 << power <= options.workers]
     with own_servers(max(2, options.workers)) as servers:
-        one = _one_worker(servers, nbytes // 4, options.rounds, not options.no_rpc)
+        one = _one_worker(servers, nbytes // 4, options.rounds, "PyTorch RPC" not in left_out)
         for name, seconds in one.items():
             _line(name, [2 * nbytes / took / 1e9 for took in seconds], "GB/s")
         batches = _many_keys(servers, keys, options.rounds)
@@ -239,6 +280,8 @@ def _serve(words: list[str]) -> None:
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     if words[0] == "plain":
         _serve_plainly()
+    elif words[0] == "zmq":
+        _serve_zmq()
     else:
         _serve_rpc(words[1])
 

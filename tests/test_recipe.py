@@ -24,6 +24,8 @@ def test_the_defaults_are_the_published_ones() -> None:
         "exact": True,
         "precision": "fp32",
         "compile": False,
+        "consistency": "sync",
+        "staleness": 0,
     }
 
 

@@ -187,7 +187,7 @@ def test_a_server_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatc
         ),
         (
             ["train", "--consistency", "stale", "--servers", "1", "--inexact", "--shares", "auto"],
-            "contradicts --shares auto",
+            "contradicts --shares: a minibatch goes",
         ),
         (["train", "--server-addresses", "a:1", "--secret-file", "/nowhere"], "--secret-file /nowhere: cannot be read"),
         (["serve", "--port", "0", "--host", "0.0.0.0"], "needs a secret"),

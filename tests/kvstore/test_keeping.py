@@ -76,6 +76,7 @@ def test_the_state_in_sync_is_that_of_the_clock_whatever_the_others_have_pushed(
     with some_stores("local", 2, updater=Updater("SGD", {"lr": 1.0})) as (ahead, behind):
         for store in (ahead, behind):
             store.init("w", torch.zeros(2))
+        for store in (ahead, behind):
             store.push("w", torch.ones(2))
         ahead.push("w", torch.ones(2))
         state = behind.state_dict()
@@ -89,6 +90,7 @@ def test_clocks_of_workers_go_on(mode: Any, staleness: int) -> None:
     with some_stores("local", 2, **options) as stores:
         for store in stores:
             store.init("w", torch.zeros(1))
+        for store in stores:
             for _ in range(3 - 2 * store.worker):
                 store.push("w", torch.ones(1)).wait()
         state = stores[0].state_dict()
@@ -116,7 +118,7 @@ def test_somebody_who_pushes_meanwhile_is_noticed() -> None:
         entry.pieces, whole = [first], entry.pieces
         entry.shape = torch.Size([first.stop])
         store.push("w", torch.ones(first.stop)).wait()  # as if the other half were on its way
-        entry.pieces, entry.shape = whole, torch.Size([130, 150])
+        entry.pieces, entry.shape, entry.step = whole, torch.Size([130, 150]), 1
         with pytest.raises(StoreError, match="somebody pushes while it is to be kept"):
             store.state_dict()
 
@@ -158,16 +160,16 @@ def test_a_folder_is_replaced_whole_and_believed_only_if_it_is(tmp_path: Path) -
             assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}.safetensors", "store.json"]
         kept = store.pull("w").wait()
     for name in ("store.json", "store-1.safetensors"):
-        shutil.copytree(tmp_path, tmp_path / name)
-        damaged = tmp_path / name / name
+        shutil.copytree(tmp_path, tmp_path / "damaged" / name, ignore=lambda *_: ["damaged"])
+        damaged = tmp_path / "damaged" / name / name
         content = bytearray(damaged.read_bytes())
         content[len(content) // 2] ^= 1
         damaged.write_bytes(content)
     with some_stores("local", 1, updater=Updater("Adam")) as (store,):
         with pytest.raises(OutputError, match=r"store\.json: expected .* store"):
-            store.load(tmp_path / "store.json")
+            store.load(tmp_path / "damaged" / "store.json")
         with pytest.raises(OutputError, match=r"store-1\.safetensors: expected the tensors .* CRC-32"):
-            store.load(tmp_path / "store-1.safetensors")
+            store.load(tmp_path / "damaged" / "store-1.safetensors")
         with pytest.raises(OutputError, match="No such file"):
             store.load(tmp_path / "nowhere")
         store.load(tmp_path)

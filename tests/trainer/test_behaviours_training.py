@@ -26,6 +26,7 @@ from samegrad.parallel.clipping import clip_gradients
 from samegrad.recipe import Recipe
 from samegrad.trainer import Trainer
 from samegrad.trainer import step as step_module
+from samegrad.trainer.step import ShardedStep
 from samegrad.workers import launch
 
 pytestmark = pytest.mark.dist
@@ -358,6 +359,7 @@ def clipped_steps() -> Any:
     for update in updates:
         trainer = Trainer(linear(), F.mse_loss, momentum, Recipe(16, SHARDS, clip_norm=CLIP), update=update)
         norms: list[float] = []
+        assert isinstance(trainer._step, ShardedStep)
         gradients, exchanged = trainer._step._gradients, 0
         sums: Any = None  # what is started once for each exchange of all gradients, by its name
         name = ""

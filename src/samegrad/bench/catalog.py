@@ -36,6 +36,9 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "overlap": Experiment("Copies, and the exchange of gradients, while a device computes.", "overlap"),
     "parallel": Experiment("Independent work at the same time, on two devices and on one.", "parallelism"),
     "precision": Experiment("Gradients that underflow in fp16, and their cure: a scaled loss.", "precision"),
+    "staleness": Experiment(
+        "One slow worker: synchronous, stale-bounded and asynchronous training, by time and accuracy.", "staleness"
+    ),
     "timeline": Experiment(
         "A two-layer network on a host and two devices: what depends on what, and when.", "timeline"
     ),

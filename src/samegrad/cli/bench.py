@@ -42,6 +42,7 @@ Two = Annotated[
 Repetitions = Annotated[int, typer.Option(help="Measurements of each figure.", metavar="N", min=1)]
 
 _DEVICES = TrainJob(model="lenet", optimizer="sgd", epochs=15, batch_size=64)
+_STALENESS = TrainJob(model="lenet", optimizer="sgd", lr=0.1, epochs=10, batch_size=64)
 _BATCH_SIZE = TrainJob(model="mlp", optimizer="momentum", epochs=30, batch_size=256)
 
 
@@ -236,6 +237,43 @@ def _precision(
     debug: Debug = False,
 ) -> None:
     _run(context, plot, as_json, steps=steps, seed=seed)
+
+
+@bench.command(
+    "staleness",
+    help=f"{EXPERIMENTS['staleness'].summary}\n\n"
+    "Trains a model on CPU workers, the last of which is slowed, with a server that updates: with samegrad train "
+    "--consistency sync, stale and async.\n\n"
+    "Example: samegrad bench staleness --data fashion-mnist --epochs 3 --plot staleness.png",
+)
+def _staleness(
+    context: typer.Context,
+    model: Annotated[
+        str, typer.Option(help=f"The network: {', '.join(MODEL_NAMES)}.", metavar="NAME")
+    ] = _STALENESS.model,
+    data: Annotated[
+        str, typer.Option(help=f"Images to train and test on: {', '.join(DATA)}.", metavar="NAME")
+    ] = _STALENESS.data,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder with the files of the data set, for fashion-mnist.", metavar="DIR")
+    ] = None,
+    lr: Annotated[float, typer.Option(help="Learning rate of plain SGD.", metavar="RATE")] = _STALENESS.learning_rate,
+    epochs: Annotated[
+        int, typer.Option(help="Passes over the training images, of each run.", metavar="N", min=1)
+    ] = _STALENESS.epochs,
+    workers: Annotated[int, typer.Option(help="How many CPU workers there are.", metavar="N", min=2)] = 2,
+    slowdown: Annotated[
+        float, typer.Option(help="How many times as long the slow one takes for a shard.", metavar="TIMES", min=1)
+    ] = 4.0,
+    staleness: Annotated[
+        int, typer.Option(help="By how many steps workers may differ in stale.", metavar="N", min=0)
+    ] = 4,
+    plot: Plot = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    job = replace(_STALENESS, model=model, data=data, data_dir=data_dir, lr=lr, epochs=epochs)
+    _run(context, plot, as_json, job=job, devices=workers, slowdown=slowdown, staleness=staleness)
 
 
 @bench.command(

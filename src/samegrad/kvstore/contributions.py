@@ -14,6 +14,8 @@ Since a sum of two values has the same bits in either order, and the tree fixes 
 
 from __future__ import annotations
 
+import functools
+
 from torch import Tensor
 
 from samegrad.errors import RequestRefused
@@ -23,6 +25,7 @@ from samegrad.summation import as_real
 __all__ = ["Contributions", "check_node"]
 
 
+@functools.lru_cache(maxsize=1 << 12)  # asked for every slice of every push
 def check_node(node: Node, leaves: int) -> None:
     """Raises RequestRefused for what is no node of the tree over `leaves` leaves."""
     if not 0 <= node.level <= height(leaves) or node.number < 0 or not leaves_of(node, leaves):
@@ -37,16 +40,20 @@ class Contributions:
 
     def __init__(self, leaves: int) -> None:
         self._leaves = leaves
+        self._root = Node(height(leaves), 0)
         self._values: dict[Node, Tensor] = {}
 
     def accept(self, node: Node, value: Tensor) -> bool:
         """Whether `value`, that of `node`, is news; then it is in. Raises RequestRefused for a node not in the tree."""
         check_node(node, self._leaves)
+        if node == self._root and not self._values:
+            self._values[node] = value
+            return True
         above = node
         while True:
             if above in self._values:
                 return False
-            if above.level == height(self._leaves):
+            if above.level == self._root.level:
                 break
             above = Node(above.level + 1, above.number // 2)
         covered = leaves_of(node, self._leaves)
@@ -58,7 +65,7 @@ class Contributions:
 
     def _join(self, node: Node) -> None:
         """Adds siblings that are both there, from `node` upwards; a lone last node moves up as it is."""
-        while node.level < height(self._leaves):
+        while node.level < self._root.level:
             sibling = Node(node.level, node.number ^ 1)
             exists = bool(leaves_of(sibling, self._leaves))
             if exists and sibling not in self._values:
@@ -74,7 +81,7 @@ class Contributions:
 
     def is_complete(self, absent: frozenset[int] = frozenset()) -> bool:
         """Whether all shards are in, but for those that are `absent`."""
-        if Node(height(self._leaves), 0) in self._values:
+        if self._root in self._values:
             return True
         if not absent:
             return False
@@ -83,6 +90,8 @@ class Contributions:
 
     def total(self) -> Tensor:
         """The sum along the tree of what is there, which must be something; the object must not be used after that."""
+        if self._root in self._values:
+            return self._values[self._root]
         nodes = sorted(self._values, key=lambda node: leaves_of(node, self._leaves)[0])
         values = [as_real(self._values[node]) for node in nodes]
         for target, source in additions(nodes, self._leaves):

@@ -161,7 +161,7 @@ class Desk:
         """Takes one message; whether the worker stays."""
         message, prefix = self._link.receive()
         values: Sequence[Tensor] = ()
-        if prefix.payload_bytes:
+        if prefix.payload_bytes or isinstance(message, Push | Fill | Supply):
             payload = self._link.receive_payload(prefix)
             self._received += prefix.payload_bytes
             try:
@@ -169,8 +169,6 @@ class Desk:
             except StoreError as error:
                 self.put(Reply(self._worker, Refused(_request(message), type(error).__name__, str(error))))
                 return True
-        elif isinstance(message, Push | Fill | Supply):
-            values = cut_payload(torch.empty(0, dtype=torch.uint8), self._job.expected(message))
         if isinstance(message, Ping):
             self.put(Reply(self._worker, Ping(), priority=math.inf))
         else:

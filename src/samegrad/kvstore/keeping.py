@@ -81,8 +81,9 @@ def check_state(job: Job, state: Mapping[str, Any]) -> dict[Key, Tensor]:
                 f"store: the state that is to be taken up has {name} {state[name]!r}, this store has {ours!r}. Connect "
                 f"as it was; only the number of workers and of servers may differ"
             )
+    values: dict[Key, Tensor] = {}
     try:
-        values = {key: kept["value"] for key, kept in state["keys"].items()}
+        values |= {key: kept["value"] for key, kept in state["keys"].items()}
         whole = all(
             isinstance(kept["value"], Tensor)
             and isinstance(kept["clocks"], list)

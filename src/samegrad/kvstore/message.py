@@ -51,4 +51,10 @@ class Message:
 
     def header(self) -> dict[str, Any]:
         """The fields as JSON values."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in self._names()}
+
+    @classmethod
+    def _names(cls) -> tuple[str, ...]:
+        """Those of the fields: what a frozen record has room for."""
+        names: tuple[str, ...] = cls.__dict__["__slots__"]
+        return names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from samegrad.kvstore.handles import Handle
 from samegrad.kvstore.placement import Key
 
-__all__ = ["Entry", "Piece", "await_ready", "flat", "frames_of", "is_plain", "parts_of", "target_of"]
+__all__ = ["Entry", "Piece", "await_last", "await_ready", "flat", "frames_of", "is_plain", "parts_of", "target_of"]
 
 _TOGETHER = 1 << 20
 """Bytes of small slices that are sent in one message: one is on its way while the next one is made."""
@@ -92,3 +92,10 @@ def await_ready(entries: Sequence[Entry]) -> None:
         if entry.ready is not None:
             entry.ready.wait()
             entry.ready = None
+
+
+def await_last(entries: Iterable[Entry]) -> None:
+    """Waits until what was begun about `entries` is done."""
+    for entry in entries:
+        if entry.last is not None and not entry.last[0].is_done:
+            entry.last[0].wait()

@@ -123,7 +123,13 @@ class ServedSlice:
 
 
 def _is_kind(kind: object) -> bool:
-    return isinstance(kind, Sequence) and len(kind) == 2 and kind[0] in DTYPES and isinstance(kind[1], bool)
+    return (
+        isinstance(kind, list)
+        and len(kind) == 2
+        and isinstance(kind[0], str)
+        and kind[0] in DTYPES
+        and isinstance(kind[1], bool)
+    )
 
 
 @dataclass(slots=True)

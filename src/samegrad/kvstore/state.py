@@ -40,6 +40,7 @@ from samegrad.errors import RequestRefused, StoreError, UnknownKey
 from samegrad.kvstore.barriers import Barriers
 from samegrad.kvstore.consistency import Clocks
 from samegrad.kvstore.contributions import Contributions, check_node
+from samegrad.kvstore.counters import Counters
 from samegrad.kvstore.job import Job
 from samegrad.kvstore.lateness import explained
 from samegrad.kvstore.messages import (
@@ -74,6 +75,8 @@ from samegrad.shards import Node, leaves_of
 
 __all__ = ["Reply", "ServerState"]
 
+_NONE: frozenset[int] = frozenset()
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -98,7 +101,7 @@ class ServerState:
         self._numbers = itertools.count()  # of slices; none is given twice
         self._bytes = 0
         self._barriers = Barriers(job.workers)
-        self._taken: dict[str, int] = {}
+        self._counters = Counters()
         as_leaves = job.shards == job.workers
         self._nodes = [{Node(0, worker)} if as_leaves else set() for worker in range(job.workers)]
 
@@ -141,15 +144,10 @@ class ServerState:
                 case Remove(request, key):
                     return self._remove(worker, request, key)
                 case Explain():
-                    return [
-                        Reply(
-                            worker,
-                            explained(worker, message, self._slices, self._keys, self._barriers.come_to, self._not_yet),
-                        )
-                    ]
+                    at = self._barriers.come_to
+                    return [Reply(worker, explained(worker, message, self._slices, self._keys, at, self._not_yet))]
                 case Take(request, name):
-                    self._taken[name] = self._taken.get(name, -1) + 1
-                    return [Reply(worker, Taken(request, self._taken[name]))]
+                    return [Reply(worker, Taken(request, self._counters.take(name)))]
                 case Barrier():
                     return [*self._come(worker, message), *self._pass_barriers()]
                 case Bye():
@@ -325,6 +323,8 @@ class ServerState:
 
     def _absent(self) -> frozenset[int]:
         """The leaves of the workers that have left. Which leaves a worker has is known from its pushes."""
+        if not self.left:
+            return _NONE
         gone = [node for worker in self.left for node in self._nodes[worker]]
         return frozenset(leaf for node in gone for leaf in leaves_of(node, self.job.shards))
 
@@ -365,10 +365,12 @@ class ServerState:
 
     def _pass_barriers(self) -> list[Reply]:
         passed = self._barriers.passed(self._not_yet(()))
+        replies = [Reply(worker, Passed(barrier.request)) for worker, barrier in passed]
         for worker, barrier in passed:
             for each in self._levelled_at(barrier):
                 each.clocks.go(worker)
-        return [Reply(worker, Passed(barrier.request)) for worker, barrier in passed]
+                replies += self._wake(each)
+        return replies
 
     def _come(self, worker: int, barrier: Barrier) -> list[Reply]:
         """Who has come to a barrier is not waited for."""

@@ -20,7 +20,17 @@ from samegrad.kvstore.job import Job, own_place
 from samegrad.kvstore.keeping import check_state, clocks_for, collect, put_back
 from samegrad.kvstore.local import LocalServer
 from samegrad.kvstore.messages import Barrier, Declare, Declared, Fill, Message, Pull, Push, Remove, Take, Taken
-from samegrad.kvstore.pieces import Entry, Piece, await_ready, flat, frames_of, is_plain, parts_of, target_of
+from samegrad.kvstore.pieces import (
+    Entry,
+    Piece,
+    await_last,
+    await_ready,
+    flat,
+    frames_of,
+    is_plain,
+    parts_of,
+    target_of,
+)
 from samegrad.kvstore.placement import Extent, Key, check_key, place
 from samegrad.kvstore.rendezvous import Rendezvous, addresses_of
 from samegrad.kvstore.store_files import read_store, write_store
@@ -32,8 +42,6 @@ __all__ = ["Contribution", "KVStore"]
 
 Contribution = tuple[Node, Sequence[Tensor]]
 """A node of the tree, and its value for each of the keys that are pushed together."""
-
-_LEAF_LEVEL = 0
 
 
 class KVStore:
@@ -153,13 +161,9 @@ class KVStore:
             entry.pieces += [Piece(server, number, start, stop) for number, (start, stop) in numbers]
         if self.worker == 0:
             flats = [flat(tensor) for tensor in tensors.values()]
-            self._ask(
-                "init",
-                [
-                    Asked(server, Fill(0, [piece.number for _, piece in group]), parts_of(flats, group))
-                    for server, group in frames_of(entries)
-                ],
-            )
+            frames = frames_of(entries)
+            fills = [(server, Fill(0, [piece.number for _, piece in group]), group) for server, group in frames]
+            self._ask("init", [Asked(server, fill, parts_of(flats, group)) for server, fill, group in fills])
         self._await_others(entries)
 
     def push(self, keys: Key | Sequence[Key], values: Tensor | Sequence[Tensor], priority: float = 0.0) -> Handle:
@@ -168,7 +172,7 @@ class KVStore:
         priority: of what waits to be sent, the highest goes first. Raises UnknownKey, RequestRefused for another shape
         or dtype than that of the key.
         """
-        return self._begin("push", keys, [(self._leaf(), listed(values))], None, False, priority)
+        return self._begin("push", keys, [(Node(0, self.worker), listed(values))], None, False, priority)
 
     def pull(
         self, keys: Key | Sequence[Key], out: Tensor | Sequence[Tensor] | None = None, priority: float = 0.0
@@ -188,7 +192,7 @@ class KVStore:
         priority: float = 0.0,
     ) -> Handle:
         """`push`, then `pull`, in one message; `out` may be `values`."""
-        return self._begin("push_pull", keys, [(self._leaf(), listed(values))], out, True, priority)
+        return self._begin("push_pull", keys, [(Node(0, self.worker), listed(values))], out, True, priority)
 
     def contribute(
         self, keys: Sequence[Key], contributions: Sequence[Contribution], out: Sequence[Tensor], priority: float = 0.0
@@ -202,7 +206,7 @@ class KVStore:
         Waits first until what was begun about them is done. The keys can then be initialised anew. Raises UnknownKey.
         """
         entries = self._known("remove", [keys] if isinstance(keys, str | int) else keys)
-        self.wait([entry.last[0] for entry in entries if entry.last is not None])
+        await_last(entries)
         await_ready(entries)
         clocks = [
             (server, [piece.number for _, piece in group], [0] * len(group)) for server, group in frames_of(entries)
@@ -265,7 +269,7 @@ class KVStore:
 
         All workers call it, and wait for each other; worker 0 writes. Raises OutputError if it cannot.
         """
-        self.wait([entry.last[0] for entry in self._entries.values() if entry.last is not None])
+        await_last(self._entries.values())
         self.barrier().wait()
         if self.worker == 0:
             write_store(Path(folder), self.state_dict())
@@ -289,9 +293,6 @@ class KVStore:
         self._close(None if error is None else _as_exception(error))
 
     # Inside
-
-    def _leaf(self) -> Node:
-        return Node(_LEAF_LEVEL, self.worker)
 
     def _check_open(self, what: str) -> None:
         if self._failure is not None:

@@ -80,10 +80,11 @@ def read_store(folder: Path) -> dict[str, Any]:
     if not is_intact or not is_known:
         what = "bytes that were not written so" if not is_intact else f"format {version!r}"
         raise OutputError(f"{record}: expected the state of a store in format {_FORMAT}; got {what}. {_REMEDY}")
+    tensors: dict[str, Tensor] = {}
     try:
         with (folder / name).open("rb", buffering=0) as opened:
             found = damage(opened, file["bytes"], file["crc32"])
-        tensors = {} if found else tensors_in(folder / name)
+        tensors |= {} if found else tensors_in(folder / name)
     except (OSError, SafetensorError) as error:
         found = str(error)
     if found:

@@ -92,9 +92,10 @@ class FreeStep:
 
         Returns the position with these, and whether training shall stop.
         """
-        self._server.flush()
-        self._store.barrier().wait()
-        self._server.pull()
+        if self._server.is_ready:
+            self._server.flush()
+            self._store.barrier().wait()
+            self._server.pull()
         own = struct.pack("<dd?", position.summed_loss, position.counted, self._stop_wanted())
         records = self._world.group.gather(own, f"the end of epoch {position.epoch}")
         losses, counts, stops = zip(*(struct.unpack("<dd?", record) for record in records), strict=True)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from samegrad.kvstore import KVStore
     from samegrad.kvstore.own_servers import ServerList
 
-__all__ = ["load_split", "make_trainer", "run"]
+__all__ = ["connected", "load_split", "make_trainer", "run"]
 
 _LOADING = "loading the data"
 _STORE_S = 600.0  # a rank may compute for long; one that has ended is noticed at once
@@ -76,11 +76,12 @@ def run(job: TrainJob, servers: ServerList | None = None) -> dict[str, Any]:
         report({"event": "loading", "data": job.data})
     split = load_split(job, world)  # the first exchange, which may take as long as the start
     homes.compare(_options(job), world.group, "comparing the options of the ranks")
-    with contextlib.nullcontext() if servers is None else _connected(job, world, servers) as store:
+    with contextlib.nullcontext() if servers is None else connected(job, world, servers) as store:
         return _train(job, split, make_trainer(job, world, split, store))
 
 
-def _connected(job: TrainJob, world: World, servers: ServerList) -> KVStore:
+def connected(job: TrainJob, world: World, servers: ServerList) -> KVStore:
+    """The store of `job` on `servers`, as this rank uses it."""
     from samegrad.kvstore import KVStore, Updater  # here: most runs do without
 
     is_sync = job.consistency == "sync"

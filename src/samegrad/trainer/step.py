@@ -38,7 +38,7 @@ from samegrad.trainer.position import Position
 from samegrad.trainer.precision import LossScaler
 from samegrad.trainer.state import Remembered
 
-__all__ = ["Learner", "Place", "ShardedStep", "Weight", "to_device"]
+__all__ = ["Learner", "Place", "ShardedStep", "Updating", "Weight", "to_device"]
 
 Weight = Callable[[Any, Any], "Tensor | float"]
 """Takes inputs and targets of a shard; returns what its mean loss counts (examples, tokens, valid targets)."""
