@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -77,10 +78,11 @@ class ProcessExchange:
         """See `base.Work.wait`."""
         self._turns.wait()
         with self._explained():
-            for number in range(self._count):
+            if self._count:
+                _start_together([lane[0] for lane in self._lanes])
+            for number in range(1, self._count):
                 for lane in self._lanes:
-                    if number:
-                        lane[number - 1].finish()
+                    lane[number - 1].finish()
                     lane[number].start()
             for lane in self._lanes if self._count else ():
                 lane[-1].finish()
@@ -141,16 +143,34 @@ class _BoundRound:
             self._runs += [Run(each, numel)] if in_blocks else [Run([one], numel) for one in each]
 
     def start(self) -> None:
-        """Sends, and is ready to receive."""
+        """Is ready to receive, and sends."""
+        self.pack()
+        self.transfer([*self.receives, *self.sends])
+
+    def pack(self) -> None:
+        """Copies what is read and written in this round, and what is not sent as it lies."""
         for target, source in self._packed:
             target.copy_(source)
-        transfers = [
-            dist.P2POp(act, tensor.view(torch.uint8), peer, self._handle)
-            for act, messages in ((dist.isend, self._sent), (dist.irecv, self._received))
-            for peer, tensor in messages
-            if tensor.numel()
+
+    @property
+    def receives(self) -> list[dist.P2POp]:
+        """What comes. Gloo asks for it on the connection on which it sends: asked for later, it would have to wait
+        until all that was sent before is through, and the link would carry one direction after the other."""
+        return self._transfers(dist.irecv, self._received)
+
+    @property
+    def sends(self) -> list[dist.P2POp]:
+        """What goes."""
+        return self._transfers(dist.isend, self._sent)
+
+    def _transfers(self, act: Callable[..., Any], messages: Sequence[tuple[int, Tensor]]) -> list[dist.P2POp]:
+        return [
+            dist.P2POp(act, tensor.view(torch.uint8), peer, self._handle) for peer, tensor in messages if tensor.numel()
         ]
-        self._works = dist.batch_isend_irecv(transfers) if transfers else []
+
+    def transfer(self, transfers: list[dist.P2POp]) -> None:
+        """Starts `transfers`, for which `finish` waits."""
+        self._works += dist.batch_isend_irecv(transfers) if transfers else []
 
     def finish(self) -> None:
         """Waits, and adds."""
@@ -159,6 +179,18 @@ class _BoundRound:
         self._works = []
         for run in self._runs:
             add_up(run)
+
+
+def _start_together(rounds: Sequence[_BoundRound]) -> None:
+    """Starts the same round of all lanes."""
+    if len(rounds) == 1:
+        rounds[0].start()  # in one batch, as NCCL needs it
+        return
+    for each in rounds:
+        each.pack()
+        each.transfer(each.receives)
+    for each in rounds:
+        each.transfer(each.sends)
 
 
 def _messages(cells: Sequence[Tensor], in_place: bool) -> tuple[list[Tensor], list[Tensor]]:
