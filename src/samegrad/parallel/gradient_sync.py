@@ -155,8 +155,7 @@ class GradientSync:
         assert self._reducer is not None
         self._is_exchanged = False
         try:
-            self._reducer.finish()
-            records = self._gather(is_broken)
+            records = self._gathered(self._reducer, is_broken)
             check_agreement(records, self._backward)
         except BaseException:
             self._accumulation.give([None] * len(self._parameters))
@@ -175,9 +174,19 @@ class GradientSync:
             self._on_backward(self._backwards)
         return bool(active)
 
-    def _gather(self, is_broken: bool) -> list[BackwardRecord]:
-        assert self._reducer is not None
-        late = [self._trained[at] for number in self._reducer.late for at in self._reducer.buckets[number].positions]
+    def _gathered(self, reducer: Reducer, is_broken: bool) -> list[BackwardRecord]:
+        """The records of all ranks, when all sums are there; they travel beside the last buckets if they can."""
+        if not reducer.is_apart:
+            reducer.finish()
+            return self._gather(reducer, is_broken)
+        reducer.start_rest()
+        try:
+            return self._gather(reducer, is_broken)
+        finally:
+            reducer.finish()  # if both fail, it is what the exchange says that names a bucket
+
+    def _gather(self, reducer: Reducer, is_broken: bool) -> list[BackwardRecord]:
+        late = [self._trained[at] for number in reducer.late for at in reducer.buckets[number].positions]
         weight = 0.0 if self._is_joined else self._accumulation.weight
         kinds = bytes(len(self._parameters)) if self._is_joined else self._accumulation.kinds([*self._loose, *late])
         buffers = b""
@@ -188,7 +197,7 @@ class GradientSync:
         own = BackwardRecord(
             self.forwards,
             weight,
-            self._reducer.late,
+            reducer.late,
             kinds,
             buffers,
             self._is_training(),

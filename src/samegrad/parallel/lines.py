@@ -30,7 +30,12 @@ Take = Callable[[list[Tensor]], None]
 
 
 class Line(Protocol):
-    """Runs exchanges. All ranks start the same ones in the same order, then finish."""
+    """Runs exchanges. All ranks start the same ones in the same order, then finish.
+
+    is_apart: whether the caller may exchange something else over the same group before `finish`, and gains by it.
+    """
+
+    is_apart: bool
 
     def start(self, exchange: Exchange, take: Take, name: str) -> None:
         """Says that the slots of `exchange` are filled; `take` gets its result, before `finish` returns. name: for a
@@ -53,6 +58,8 @@ def line_for(group: Group, device: torch.device) -> Line:
 
 class CallersLine:
     """See `Line`; the caller does what is left to do, in `finish`."""
+
+    is_apart = False
 
     def __init__(self) -> None:
         self._works: list[tuple[Work, Take, str]] = []
@@ -82,6 +89,7 @@ class ThreadLine:
     def __init__(self, device: torch.device) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._device = device
+        self.is_apart = device.type != "cuda"  # NCCL needs all that goes over a group in one order
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._failure: BaseException | None = None
         threading.Thread(target=_work_through, args=(self._tasks,), name="samegrad exchanges", daemon=True).start()

@@ -125,6 +125,11 @@ class Reducer:
         """How many buckets were started in this backward."""
         return self._started
 
+    @property
+    def is_apart(self) -> bool:
+        """See `Line`."""
+        return self._line.is_apart
+
     def begin(self) -> None:
         """A backward begins whose gradients are exchanged; what was started for one that failed is waited for."""
         if self._is_running:
