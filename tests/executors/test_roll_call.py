@@ -38,6 +38,16 @@ def test_ranks_that_do_not_answer_are_named(gone: set[int], said: str, monkeypat
             raise error
 
 
+def test_ranks_that_were_at_different_things_are_named_with_them() -> None:
+    store = HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        calls = [RollCall(store, rank, 2) for rank in range(2)]
+        errors = list(pool.map(lambda rank: calls[rank].explain(BROKEN, f"bucket of model {rank}"), range(2)))
+    for error in errors:
+        assert "All ranks answer still: rank 0 at 'bucket of model 0', rank 1 at 'bucket of model 1'. " in str(error)
+        assert "same calls in the same order" in str(error)
+
+
 def test_a_deadline_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roll_call, "_WAIT_S", 0.0)
     error = RollCall(HashStore(), 0, 2).explain(RuntimeError("Timed out waiting 1000ms for recv operation"), "x")

@@ -7,7 +7,7 @@ Beside its count each rank says what it has arrived for, in one number for each 
 cache line that is read anyway, so that ranks which meet for different operations notice it for nothing.
 
     memory of a rank:   count | tag of ticket 0, 7, 14 ... | 1, 8, 15 ... | ... | 6, 13, 20 ...      one cache line
-    behind all those:   the names of the operations, for messages, 7 of each rank
+    behind all those:   the names of the operations, for messages, 7 of each rank; the thread of each that arrives
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Callable
 from samegrad.errors import PeerFailed, PeerTimeout
 from samegrad.executors.operations import NAME_BYTES, check_operations, packed_name, tag, unpacked_name
 from samegrad.executors.patience import Patience
+from samegrad.executors.whereabouts import Place, Whereabouts
 from samegrad.machine import usable_cores
 
 __all__ = ["Counters", "HasLeft"]
@@ -31,6 +32,8 @@ _STRIDE = 8  # counters lie 64 bytes apart, so that no two share a cache line
 _RECENT = _STRIDE - 1  # tickets whose operations are kept; a rank that waits at each is never that far ahead
 _LEFT = 1 << 63  # set in the counter of a rank that has left the group
 _SPIN_S, _YIELD_S = 200e-6, 5e-3
+_LONG_S = 0.5  # after such a wait a rank says where it waits, and looks where the other one is
+_SEVERAL = (1 << 64) - 1  # in place of a thread
 _ORDERED_STORES = platform.machine().lower() in {"x86_64", "amd64", "i686", "i386"}
 
 
@@ -54,6 +57,10 @@ class Counters:
     ) -> None:
         self._counts = memory.cast("Q")
         self._names = memory[size * _STRIDE * 8 :]
+        self._callers = memory[size * (_STRIDE * 8 + _RECENT * NAME_BYTES) :].cast("Q")
+        self._thread = 0  # that has made the last call
+        self._whereabouts: Whereabouts | None = None
+        self._group = 0
         self._size = size
         self._rank = rank
         self._others = [other for other in range(size) if other != rank]
@@ -68,11 +75,28 @@ class Counters:
     @staticmethod
     def nbytes(size: int) -> int:
         """Bytes of memory that the counters of `size` ranks take."""
-        return size * (_STRIDE * 8 + _RECENT * NAME_BYTES)
+        return size * (_STRIDE * 8 + _RECENT * NAME_BYTES + 8)
+
+    def enter(self, whereabouts: Whereabouts, group: int) -> None:
+        """From now on a rank that waits in vain is told by `whereabouts` if the other one waits in another group."""
+        self._whereabouts, self._group = whereabouts, group
+        whereabouts.enter(group, self)
+
+    @property
+    def arrived(self) -> int:
+        """See `Counted`."""
+        return self._ticket
+
+    def caller(self, rank: int) -> int:
+        """See `Counted`."""
+        return self._callers[rank]
 
     def arrive(self, operation: str) -> int:
         """All that this rank wrote before is visible to who waits for the ticket that is returned."""
         self._patience.arrived()
+        if threading.get_ident() != self._thread:
+            self._callers[self._rank] = _SEVERAL if self._thread else threading.get_ident()
+            self._thread = threading.get_ident()
         ticket = self._ticket + 1
         start = self._name_at(self._rank, ticket)
         self._names[start : start + NAME_BYTES] = packed_name(operation)
@@ -100,7 +124,7 @@ class Counters:
             differs = counts[self._tag_at(other, ticket)] != own
             # One that is as far ahead may have overwritten its tag.
             if differs and (counts[other * _STRIDE] & ~_LEFT) - ticket < _RECENT - 1:
-                check_operations([self._operation(rank, ticket) for rank in range(self._size)])
+                check_operations({rank: self._operation(rank, ticket) for rank in range(self._size)})
 
     def barrier(self, operation: str) -> None:
         """`arrive` and `wait` in one."""
@@ -119,9 +143,11 @@ class Counters:
         start = time.monotonic()
         nap_s = 50e-6
         timeout_s = self._start_timeout_s if ticket == 1 else self._patience.seconds
+        look_at, elsewhere = _LONG_S, None
         while (count := counts[index]) & ~_LEFT < ticket:
             waited = time.monotonic() - start
             if count & _LEFT or (self._has_left(other) and counts[index] & ~_LEFT < ticket):
+                self._go_on()
                 raise PeerFailed(
                     f"rank {self._rank} waits for rank {other} at {self._place(self._rank, ticket)}, but rank {other} "
                     f"has ended {self._since(other)}: it returned from the launched function, or its process ended. "
@@ -130,15 +156,39 @@ class Counters:
                 )
             if waited > timeout_s:
                 self._time_out(ticket, timeout_s)
+            if waited > look_at and self._whereabouts is not None:
+                elsewhere = self._look_for(other, ticket, self._whereabouts, elsewhere)
+                look_at = waited + _LONG_S
             if waited > _YIELD_S:
                 nap_s = min(nap_s * 1.2, 1e-3)
                 time.sleep(nap_s)
             elif waited > self._spin_s:
                 os.sched_yield()
+        if look_at > _LONG_S:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._whereabouts is not None:
+            self._whereabouts.write(None)
+
+    def _look_for(self, other: int, ticket: int, whereabouts: Whereabouts, before: Place | None) -> Place | None:
+        """Where `other` waits for this rank, if neither can come. before: what this returned the last time."""
+        own = Place(self._group, ticket, threading.get_ident(), self._operation(self._rank, ticket))
+        whereabouts.write(own)  # stays there if this raises, so that the other one sees it, too
+        found = whereabouts.crossed(own, other)
+        if found is not None and found == before:
+            check_operations(whereabouts.operations())
+        return found
 
     def _time_out(self, ticket: int, timeout_s: float) -> None:
         late = [other for other in self._others if self._counts[other * _STRIDE] & ~_LEFT < ticket]
-        places = ", ".join(f"rank {other} was last seen {self._since(other)}" for other in late)
+        waiting = {} if self._whereabouts is None else self._whereabouts.operations()
+        places = ", ".join(
+            f"rank {other} was last seen {self._since(other)}"
+            + (f" and waits at {waiting[other]!r}" if other in waiting else "")
+            for other in late
+        )
+        self._go_on()
         raise PeerTimeout(
             f"rank {self._rank} waited {timeout_s:g} s at {self._place(self._rank, ticket)}, but {places}: "
             f"stopped, far slower, or not making the same calls. If a step may take this long, give launch a longer "

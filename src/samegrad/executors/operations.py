@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from samegrad.errors import CallMismatch
 
@@ -37,17 +37,17 @@ def unpacked_name(packed: bytes) -> str:
     return packed.rstrip(b"\0").decode()
 
 
-def check_operations(operations: Sequence[str]) -> None:
-    """Raises CallMismatch if the ranks, in their order, are not all at the same operation."""
+def check_operations(operations: Mapping[int, str]) -> None:
+    """Raises CallMismatch if not all ranks, which are the keys in ascending order, are at the same operation."""
     ranks: dict[str, list[str]] = {}
-    for rank, operation in enumerate(operations):
+    for rank, operation in operations.items():
         ranks.setdefault(operation, []).append(str(rank))
     if len(ranks) > 1:
         places = ", ".join(
             f"rank{'s' * (len(found) > 1)} {', '.join(found)} {'are' if len(found) > 1 else 'is'} at {operation!r}"
             for operation, found in ranks.items()
         )
-        first_other = next(found for operation, found in ranks.items() if operation != operations[0])[0]
+        first_other = list(ranks.values())[1][0]
         raise CallMismatch(
             f"the ranks do different things: {places}. All ranks must make the same calls in the same order, with the "
             f"same data",

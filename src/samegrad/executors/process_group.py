@@ -74,7 +74,7 @@ class ProcessGroup:
         lengths, tags = headers.view(self.size, 2).T.tolist()
         if len(set(tags)) > 1:
             names = self._gather(packed_name(operation), [NAME_BYTES] * self.size)
-            check_operations([unpacked_name(name) for name in names])
+            check_operations(dict(enumerate(map(unpacked_name, names))))
         return list(lengths)
 
     def _gather(self, record: bytes, lengths: Sequence[int]) -> list[bytes]:

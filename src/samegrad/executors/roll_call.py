@@ -1,6 +1,7 @@
 """Who is missing after an exchange over a process group has failed; torch says which address broke off, no more.
 
-Every rank that sees the failure answers in a store that all reach by another way; a rank that was killed does not.
+Every rank that sees the failure answers in a store that all reach by another way, and says what it was at; a rank that
+was killed does not.
 """
 
 from __future__ import annotations
@@ -36,12 +37,19 @@ class RollCall:
             f"failed ({what})"
         )
         try:
-            missing = self._missing()
+            missing = self._missing(operation)
+            places = {} if missing else self._places()
         except RuntimeError:
             return kind(
                 f"{start}, and the store in which the ranks meet is gone: rank 0 was killed or has ended, or torchrun "
                 f"on the first host; what they printed last says why",
                 rank=0,
+            )
+        if len(set(places.values())) > 1:
+            found = ", ".join(f"rank {rank} at {place!r}" for rank, place in places.items())
+            return kind(
+                f"{start}. All ranks answer still: {found}. All ranks must make the same calls in the same order; if "
+                f"they do, is the network between their hosts at fault?"
             )
         if not missing:
             return kind(f"{start}. All ranks answer still: is the network between their hosts at fault?")
@@ -52,14 +60,17 @@ class RollCall:
             rank=missing[0],
         )
 
-    def _missing(self) -> list[int]:
-        self._store.set(f"roll_call/{self._rank}", "")
+    def _missing(self, operation: str) -> list[int]:
+        self._store.set(f"roll_call/{self._rank}", operation)
         missing, give_up_at = list(range(self._size)), time.monotonic() + _WAIT_S
         while True:
             missing = [rank for rank in missing if not self._store.check([f"roll_call/{rank}"])]
             if not missing or time.monotonic() > give_up_at:
                 return missing
             time.sleep(_POLL_S)
+
+    def _places(self) -> dict[int, str]:
+        return {rank: self._store.get(f"roll_call/{rank}").decode() for rank in range(self._size)}
 
     def _with_host(self, rank: int) -> str:
         key = f"roll_call/host of {rank}"

@@ -25,6 +25,7 @@ from samegrad.executors.base import FlatSizes, Request, check_request
 from samegrad.executors.counters import Counters, HasLeft
 from samegrad.executors.shared_exchange import SharedExchange
 from samegrad.executors.shared_pieces import SharedPieces
+from samegrad.executors.whereabouts import Whereabouts
 from samegrad.machine import available_memory
 from samegrad.memory import new_memory_file, open_memory_file
 from samegrad.schedules.ir import Schedule
@@ -52,17 +53,23 @@ class SharedMemoryGroup:
     ) -> None:
         self.rank = rank
         self.size = size
-        counters = Counters.nbytes(size)
+        counters, boards = Counters.nbytes(size), 2 * size * _BOARD
         try:
-            memory = _map(fd, counters + 2 * size * _BOARD)
+            memory = _map(fd, _nbytes(size))
         except OSError as error:
             raise GroupError(
                 f"memory for the ranks to meet in cannot be had: {_explained(error).strerror}", rank
             ) from error
         self.counters = Counters(memory[:counters], rank, size, timeout_s, has_left, start_timeout_s)
         self._timeout_s, self._start_timeout_s = timeout_s, start_timeout_s
-        self._boards = memory[counters:]
+        self._boards = memory[counters : counters + boards]
         self._turn = 0
+        self._number = os.fstat(fd).st_ino  # of the memory, the same for all who map it
+        self._meet_under(Whereabouts(memory[counters + boards :], rank, size))
+
+    def _meet_under(self, whereabouts: Whereabouts) -> None:
+        self._whereabouts = whereabouts
+        self.counters.enter(whereabouts, self._number)
 
     def gather(self, record: bytes, operation: str) -> list[bytes]:
         """Every rank's `record`, by rank; long ones go over the boards in pieces."""
@@ -87,13 +94,15 @@ class SharedMemoryGroup:
 
     def twin(self, operation: str) -> SharedMemoryGroup:
         """See `base.Group.twin`; who has left this group has left its twins."""
-        fd = self._open_shared(Counters.nbytes(self.size) + 2 * self.size * _BOARD, operation)
+        fd = self._open_shared(_nbytes(self.size), operation)
         try:
-            return SharedMemoryGroup(
+            twin = SharedMemoryGroup(
                 fd, self.rank, self.size, self._timeout_s, self.counters.has_left, self._start_timeout_s
             )
         finally:
             os.close(fd)
+        twin._meet_under(self._whereabouts)
+        return twin
 
     def broadcast(self, tensors: Sequence[Tensor], operation: str, source: int = 0) -> None:
         """Overwrites `tensors` (on any device) with those of rank `source`, through memory mapped for the occasion."""
@@ -184,6 +193,11 @@ class SharedMemoryGroup:
     def _board(self, turn: int, rank: int) -> memoryview:
         start = (turn * self.size + rank) * _BOARD
         return self._boards[start : start + _BOARD]
+
+
+def _nbytes(size: int) -> int:
+    """Bytes of memory that a group of `size` ranks meets in."""
+    return Counters.nbytes(size) + 2 * size * _BOARD + Whereabouts.nbytes(size)
 
 
 def _new_memory(nbytes: int) -> int:
