@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import traceback
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 from tests.parallel.wrapped_loop_cases import CASES  # and those of wrapped_cases
+from tests.parallel.wrapped_runs import check, run_cases
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 import samegrad as sg
@@ -27,19 +26,7 @@ SLOW = pytest.mark.slow
 
 def run_all(store: str = "") -> dict[str, list[str]]:
     """For each case and rank: what went wrong, or a digest of the bits. Over Gloo if there is a file for a store."""
-    world = over_gloo(sg.current_world(), store) if store else sg.current_world()
-    found = {}
-    for name, case in CASES.items():
-        try:
-            tensors = [each.detach().resolve_conj() for each in case(world)]
-            raw = b"".join(
-                bytes(each.contiguous().reshape(-1).view(torch.uint8).numpy()) for each in tensors if each.numel()
-            )
-            answer = hashlib.sha256(raw).hexdigest()
-        except Exception:
-            answer = traceback.format_exc()
-        found[name] = [record.decode() for record in world.group.gather(answer.encode(), name)]
-    return found
+    return run_cases(over_gloo(sg.current_world(), store) if store else sg.current_world(), CASES)
 
 
 def over_gloo(world: World, store: str) -> World:
@@ -60,12 +47,6 @@ def over_gloo(world: World, store: str) -> World:
 def results(ranks: int, store: str = "") -> dict[str, list[str]]:
     found: dict[str, list[str]] = sg.launch(lambda: run_all(store), devices=f"cpu:{ranks}", timeout_s=30)
     return found
-
-
-def check(digests: list[str]) -> None:
-    failures = [f"rank {rank}: {each}" for rank, each in enumerate(digests) if len(each) != 64]
-    assert not failures, "\n".join(failures)
-    assert len(set(digests)) == 1, "the ranks have other bits"
 
 
 @pytest.mark.parametrize("name", CASES)

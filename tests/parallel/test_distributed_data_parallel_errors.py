@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 from collections.abc import Callable
 from typing import Any
@@ -115,6 +116,26 @@ def backward_breaks_off(rank: int) -> None:
     learn(wrapped)
 
 
+class First(nn.Linear):
+    pass
+
+
+class Second(nn.Linear):
+    pass
+
+
+def backwards_of_two_models_in_another_order(rank: int) -> None:
+    first, second = wrap(First(4, 2)), wrap(Second(4, 2))
+    losses = [each(torch.ones(2, 4)).mean() for each in (first, second)]
+    for loss in losses[:: 1 - 2 * rank]:
+        loss.backward()
+
+
+def one_wrapper_too_many(rank: int) -> None:
+    first, second = wrap(First(4, 2)), wrap(First(4, 2))
+    learn(second if rank else first)
+
+
 EXPECTED: dict[Faulty, tuple[str, list[str]]] = {
     other_shape: ("ConfigurationError", ["weight [2, 4]", "weight [3, 4]", "rank 0", "rank 1"]),
     other_name: ("ConfigurationError", ["layer0.weight", "layer1.weight"]),
@@ -125,6 +146,11 @@ EXPECTED: dict[Faulty, tuple[str, list[str]]] = {
     one_more_forward: ("TrainingError", ["rank 0 has called forward 1 times", "rank 1 2 times"]),
     no_backward_in_step_2: ("TrainingError", ["backward 2", "rank 0 has called forward 3 times", "rank 1 4 times"]),
     eval_on_one_rank: ("TrainingError", ["training mode on rank 0", "eval mode on rank 1"]),
+    backwards_of_two_models_in_another_order: (
+        "CallMismatch",
+        ["rank 0 is at 'backward 0 of First: ", "rank 1 is at 'backward 0 of Second: ", "same calls in the same order"],
+    ),
+    one_wrapper_too_many: ("CallMismatch", ["backward 0 of First 2: ", "backward 0 of First 3: "]),
     backward_breaks_off: ("TrainingError", ["backward 1", "on rank 1, backward was broken off"]),
 }
 
@@ -189,6 +215,11 @@ def test_a_rank_stops() -> None:
     ("options", "words"),
     [
         ({"process_group": "all"}, "process_group is not supported"),
+        ({"mixed_precision": torch.float16}, "mixed_precision is not supported: .* under torch.autocast"),
+        ({"delay_all_reduce_named_params": [], "param_to_hook_all_reduce": None}, "delay_all_reduce_named_params is"),
+        ({"param_to_hook_all_reduce": nn.Parameter(torch.ones(1))}, "param_to_hook_all_reduce is not supported"),
+        ({"device_mesh": "all"}, "device_mesh is not supported: all ranks"),
+        ({"bucket_cap_mb_list": [1, 25]}, "bucket_cap_mb_list is not supported: .* Give bucket_cap_mb"),
         ({"device_ids": [0, 1]}, "a rank has one"),
         ({"device_ids": [0]}, r"device_ids is \[0\], but this rank computes on cpu"),
         ({"bucket_cap_mb": 0}, "more than 0"),
@@ -198,6 +229,15 @@ def test_a_rank_stops() -> None:
 def test_arguments_that_cannot_work(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         wrap(model(), **options)
+
+
+def test_every_argument_of_torch_is_accepted_or_refused_by_name() -> None:
+    """Also those of newer versions: whoever sees this fail decides which."""
+    given = inspect.signature(nn.parallel.DistributedDataParallel.__init__).parameters
+    defaults = {name: each.default for name, each in given.items() if name not in ("self", "module")}
+    sg.DistributedDataParallel(model(), **defaults)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'buckets'"):
+        wrap(model(), buckets=3)
 
 
 def test_models_that_cannot_be_wrapped() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import pickle
+import weakref
 from typing import Any
 
 import pytest
@@ -181,6 +183,51 @@ def gradients_are_zeroed_in_every_way(world: World) -> Any:
             learn(wrapped, step, world.rank)
         close(gradients(model), expected(world, model, 3))
     return [*found, *gradients(model)]
+
+
+@case
+def a_wrapper_that_is_gone_or_replaced_before_backward(world: World) -> Any:
+    """Its gradients would stay those of one rank."""
+    model = mlp()
+    x = data(0, world.rank, 3, 4)
+    loss = wrap(model)(x).pow(2).mean()
+    gc.collect()
+    with pytest.raises(TrainingError, match=r"computed by a wrapper that is gone.* Keep the wrapper until backward"):
+        loss.backward()
+    assert gradients(model) == [None] * 6
+    older = wrap(model)
+    loss = older(x).pow(2).mean()
+    newer = wrap(model)
+    with pytest.raises(TrainingError, match="computed by a wrapper that is out of use"):
+        loss.backward()
+    assert gradients(model) == [None] * 6
+    x.requires_grad_()
+    assert torch.autograd.grad(wrap(mlp())(x).mean(), x)[0].any()  # the inputs belong to this rank
+    learn(newer, 0, world.rank)
+    close(gradients(model), expected(world, model))
+    return gradients(model)
+
+
+@case
+def a_model_that_keeps_its_output(world: World) -> Any:
+    class Keeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = mlp()
+
+        def forward(self, x: torch.Tensor) -> Any:
+            self.kept = self.parts(x)
+            return self.kept
+
+    model = Keeping()
+    wrapped = wrap(model)
+    learn(wrapped, 0, world.rank)
+    found = gradients(model)
+    watch = weakref.ref(wrapped._watch)
+    del model, wrapped
+    gc.collect()
+    assert watch() is None
+    return found
 
 
 @case

@@ -16,7 +16,9 @@ within `no_sync`, `.grad` then holds the weighted mean so far.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +30,8 @@ __all__ = ["ABSENT", "DENSE", "SPARSE", "Accumulation"]
 
 ABSENT, DENSE, SPARSE = 0, 1, 2
 """What a rank has for a parameter."""
+
+_STRIDED = torch.strided
 
 
 class Accumulation:
@@ -94,15 +98,17 @@ class Accumulation:
 
     def write(self, positions: Sequence[int], slots: Sequence[Tensor]) -> None:
         """Overwrites `slots` with weight * gradient of the parameters at `positions`; -0.0 where there is none."""
-        targets, sources = [], []
-        for position, slot in zip(positions, slots, strict=True):
-            own = self._parameters[position].grad if self._weight != 0 else None
-            kind = self._kinds[position] = _kind(own)
-            if own is not None and kind == DENSE:
-                targets.append(slot)
-                sources.append(own)
-            else:
+        counts = self._weight != 0
+        found = [self._parameters[position].grad if counts else None for position in positions]
+        kinds = [ABSENT if own is None else DENSE if own.layout is _STRIDED else SPARSE for own in found]
+        for position, kind in zip(positions, kinds, strict=True):
+            self._kinds[position] = kind
+        targets, sources = list(slots), cast(list[Tensor], found)
+        if kinds.count(DENSE) < len(kinds):
+            for slot in itertools.compress(slots, [kind != DENSE for kind in kinds]):
                 as_real(slot).fill_(-0.0)
+            are_dense = [kind == DENSE for kind in kinds]
+            targets, sources = (list(itertools.compress(each, are_dense)) for each in (targets, sources))
         if targets:
             torch._foreach_copy_(targets, sources)
             if self._weight is not None and self._weight != 1.0:

@@ -6,24 +6,32 @@ part, which runs inside), before the caller goes on. `torch.autograd.grad` accum
 
 Where outputs cannot be looked into, or the loss depends on the parameters by another way (a penalty on gradients), a
 backward begins with the first gradient that arrives.
+
+Neither graphs nor parameters keep the watch, since a module that keeps an output would then be kept by it for ever. But
+a backward through outputs whose watch is gone, or retired, is an error: its gradients would stay those of one rank.
 """
 
 from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
+from torch.utils.hooks import RemovableHandle
 
+from samegrad.errors import TrainingError
 from samegrad.parallel.nested import leaves
 
-__all__ = ["BackwardWatch", "Listener"]
+__all__ = ["BackwardWatch", "Listener", "Tell"]
 
 _NONE = -1  # what torch calls the graph task where there is none
+
+Tell = Callable[[int], object]
+"""Called with the position of a parameter that has got a gradient, or more of it."""
 
 
 class Listener(Protocol):
@@ -34,13 +42,10 @@ class Listener(Protocol):
 
     is_wanted: bool
 
-    def begin(self, is_exchanged: bool, is_fresh: bool) -> None:
-        """A backward begins. is_exchanged: the forward was not within `no_sync`. is_fresh: no gradient has arrived yet;
-        else this may be the second call in a backward, which then is exchanged after all."""
-        ...
-
-    def arrived(self, position: int) -> None:
-        """The parameter at `position` got a gradient, or more of it."""
+    def begin(self, is_exchanged: bool, is_fresh: bool) -> Tell:
+        """A backward begins; returns whom to tell of its gradients. is_exchanged: the forward was not within `no_sync`.
+        is_fresh: no gradient has arrived yet; else this may be the second call in a backward, which then is exchanged
+        after all."""
         ...
 
     def end(self) -> None:
@@ -57,9 +62,13 @@ class BackwardWatch:
 
     def __init__(self, parameters: Sequence[nn.Parameter], listener: Listener) -> None:
         self._parameters, self._listener = parameters, listener
-        self._hooked: set[int] = set()
+        self._hooked: dict[int, RemovableHandle] = {}
+        self.is_retired = False
+        self._idle = functools.partial(_passes_by, weakref.ref(self))
+        self._arrivals = _Arrivals(self._idle)
         self._task = _NONE
         self._is_exchanged = False
+        self._outer = _NONE  # a backward that passes through outputs, and has given no parameter a gradient yet
 
     def hook_parameters(self) -> None:
         """Has autograd tell of the gradients of all parameters that are trained now."""
@@ -67,17 +76,25 @@ class BackwardWatch:
             return
         for position, parameter in enumerate(self._parameters):
             if parameter.requires_grad and position not in self._hooked:
-                self._hooked.add(position)
-                hook = functools.partial(_arrived, weakref.ref(self), position)
-                handle = parameter.register_post_accumulate_grad_hook(hook)
+                hook = self._arrivals.hook(position)
+                self._hooked[position] = handle = parameter.register_post_accumulate_grad_hook(hook)
                 weakref.finalize(self, handle.remove)  # a model may outlive its wrapper
+
+    def retire_if_any_of(self, parameters: Set[int]) -> None:
+        """Tells of nothing any more if it watches one of `parameters` (ids): another one does."""
+        if not parameters.isdisjoint(map(id, self._parameters)):
+            self.is_retired = True
+            for handle in self._hooked.values():
+                handle.remove()
 
     def watch(self, outputs: Any, is_exchanged: bool) -> bool:
         """Looks for tensors in what forward returned; whether any of them can be differentiated."""
         is_nested = torch._C._current_graph_task_id() != _NONE  # a checkpointed part is computed again
-        if not is_nested and self._task != _NONE:
-            self._break_off()
-        hook = functools.partial(_begins, weakref.ref(self), is_exchanged, is_nested)
+        if not is_nested:
+            self._outer = _NONE
+            if self._task != _NONE:
+                self._break_off()
+        hook = functools.partial(_begins, weakref.ref(self), self._parameters, is_exchanged, is_nested)
         found = [leaf for _, leaf in leaves(outputs) if isinstance(leaf, Tensor) and leaf.requires_grad]
         for tensor in found:
             if not tensor.is_leaf:
@@ -92,58 +109,97 @@ class BackwardWatch:
         if self._task != _NONE:
             if is_exchanged and not self._is_exchanged:
                 self._is_exchanged = True
-                self._listener.begin(True, is_fresh=False)
-        elif self._accumulates():
+                self._arrivals.tell = self._listener.begin(True, is_fresh=False)
+        elif _accumulates(self._parameters):
+            self._call_at_the_end_of(task)
             self._start(task, is_exchanged, is_fresh=True)
+        else:  # it gives gradients to none, or within: all are used by parts that are checkpointed the re-entrant way
+            self._is_exchanged = is_exchanged or (self._outer == task and self._is_exchanged)
+            if self._outer != task:
+                self._call_at_the_end_of(task)
+            self._outer = task
 
-    def arrived(self, position: int) -> None:
-        """Called by autograd when a parameter has got a gradient."""
-        if self._task == _NONE:
-            self._start(torch._C._current_graph_task_id(), self._listener.is_wanted, is_fresh=False)
-        self._listener.arrived(position)
+    def passes_by(self, position: int) -> None:
+        """Called when a parameter has got a gradient, and no backward has begun."""
+        if self._outer != _NONE:
+            self._start(self._outer, self._is_exchanged, is_fresh=False)
+        else:
+            task = torch._C._current_graph_task_id()
+            self._call_at_the_end_of(task)
+            self._start(task, self._listener.is_wanted, is_fresh=False)
+        self._arrivals.tell(position)
+
+    def _call_at_the_end_of(self, task: int) -> None:
+        """To be called within `task`."""
+        Variable._execution_engine.queue_callback(functools.partial(self.ended, task))
 
     def _start(self, task: int, is_exchanged: bool, is_fresh: bool) -> None:
         self._task, self._is_exchanged = task, is_exchanged
-        Variable._execution_engine.queue_callback(functools.partial(_ended, weakref.ref(self), task))
-        self._listener.begin(is_exchanged, is_fresh)
+        self._arrivals.tell = self._listener.begin(is_exchanged, is_fresh)
 
     def ended(self, task: int) -> None:
         """Called by autograd when the backward `task` has ended."""
+        if task == self._outer:
+            self._outer = _NONE
         if task == self._task:
-            self._task = _NONE
+            self._task, self._arrivals.tell = _NONE, self._idle
             self._listener.end()
 
     def _break_off(self) -> None:
-        self._task = _NONE
+        self._task, self._arrivals.tell = _NONE, self._idle
         self._listener.broken_off()
 
-    def _accumulates(self) -> bool:
-        """Whether the backward that runs gives any parameter a gradient."""
-        for parameter in self._parameters:
-            if parameter.requires_grad:
-                node = torch.autograd.graph.get_gradient_edge(parameter).node
-                try:
-                    if torch._C._will_engine_execute_node(node):
-                        return True
-                except RuntimeError:  # torch.autograd.grad
-                    return False
-        return False
+
+def _accumulates(parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether the backward that runs gives any of `parameters` a gradient."""
+    for parameter in parameters:
+        if parameter.requires_grad:
+            node = torch.autograd.graph.get_gradient_edge(parameter).node
+            try:
+                if torch._C._will_engine_execute_node(node):
+                    return True
+            except RuntimeError:  # torch.autograd.grad
+                return False
+    return False
 
 
-# Hooks live as long as graphs and parameters, so they must not keep a wrapper alive.
-_Watch = weakref.ref[BackwardWatch]
-
-
-def _begins(watch: _Watch, is_exchanged: bool, is_nested: bool, _: Tensor) -> None:
-    if (found := watch()) is not None:
+def _begins(
+    watch: weakref.ref[BackwardWatch],
+    parameters: Sequence[nn.Parameter],
+    is_exchanged: bool,
+    is_nested: bool,
+    _: Tensor,
+) -> None:
+    found = watch()
+    if found is not None and not found.is_retired:
         found.begins(is_exchanged, is_nested)
+    elif _accumulates(parameters):
+        why = (
+            "is gone" if found is None else "is out of use, since parameters of its model were wrapped again after that"
+        )
+        raise TrainingError(
+            f"backward: the outputs were computed by a wrapper that {why}, so gradients would not be exchanged. Keep "
+            f"the wrapper until backward has ended, and compute outputs by the newest one"
+        )
 
 
-def _arrived(watch: _Watch, position: int, _: Tensor) -> None:
+def _passes_by(watch: weakref.ref[BackwardWatch], position: int) -> None:
     if (found := watch()) is not None:
-        found.arrived(position)
+        found.passes_by(position)
 
 
-def _ended(watch: _Watch, task: int) -> None:
-    if (found := watch()) is not None:
-        found.ended(task)
+class _Arrivals:
+    """What the hooks of all parameters call, thousands of them in a step: so it is changed here, and asks nothing."""
+
+    __slots__ = ("tell",)
+
+    def __init__(self, tell: Tell) -> None:
+        self.tell = tell
+
+    def hook(self, position: int) -> Callable[[Tensor], None]:
+        """To be called by autograd when the parameter at `position` has got a gradient."""
+
+        def arrived(_: Tensor) -> None:
+            self.tell(position)
+
+        return arrived

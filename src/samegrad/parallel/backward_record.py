@@ -49,8 +49,11 @@ class BackwardRecord:
         return cls(forwards, weight, numbers, rest[:count], rest[count:], is_training, is_joined, is_broken)
 
 
-def check_agreement(records: Sequence[BackwardRecord], backward: str) -> None:
-    """Raises TrainingError on all ranks alike where the records of all ranks do not fit together."""
+def check_agreement(records: Sequence[BackwardRecord], backward: str, needs_all: bool = False) -> None:
+    """Raises TrainingError on all ranks alike where the records of all ranks do not fit together.
+
+    needs_all: also where some ranks, but not all, have no more batches.
+    """
     for rank, record in enumerate(records):
         if record.is_broken:
             raise TrainingError(
@@ -58,6 +61,12 @@ def check_agreement(records: Sequence[BackwardRecord], backward: str) -> None:
                 f"exchanged, so no rank has the sum. End the training on all ranks; rank {rank}'s traceback says why"
             )
     active = [(rank, record) for rank, record in enumerate(records) if not record.is_joined]
+    if needs_all and 0 < len(active) < len(records):
+        first_joined = next(rank for rank, record in enumerate(records) if record.is_joined)
+        raise TrainingError(
+            f"{backward}: rank {first_joined} has no more batches, rank {active[0][0]} has. That is an error in a "
+            f"join with throw_on_early_termination=True; give all ranks the same number of batches, or leave it out"
+        )
     for rank, record in active:
         first_rank, first = active[0]
         if record.is_training != first.is_training:

@@ -10,7 +10,7 @@ import contextlib
 import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Never, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -26,13 +26,20 @@ from samegrad.parallel.registry import Registry
 from samegrad.parallel.sync_batch_norm import SyncBatchNorm
 from samegrad.parallel.uncompiled import uncompiled, uncompiled_itself
 from samegrad.parallel.world import current_world
-from samegrad.parallel.wrapping import check_arguments, plain_names, sparse_parameters, with_buckets
+from samegrad.parallel.wrapping import (
+    check_arguments,
+    check_others,
+    name_for,
+    plain_names,
+    sparse_parameters,
+    with_buckets,
+)
 from samegrad.strategy import Strategy
 
 __all__ = ["DistributedDataParallel"]
 
 _DOING = "wrapping a model"
-_wrappers: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+_watches: weakref.WeakSet[BackwardWatch] = weakref.WeakSet()
 
 
 class DistributedDataParallel(nn.Module):
@@ -48,13 +55,16 @@ class DistributedDataParallel(nn.Module):
 
     module: on the device of this rank, with its parameters in their final dtypes. device_ids: None, or one device, to
         which tensors in the inputs are then moved.
-    broadcast_buffers: False leaves buffers to each rank. init_sync: False leaves parameters and buffers as they are,
-        which then must be equal on all ranks already.
+    broadcast_buffers: False leaves buffers to each rank, from the start. init_sync: False leaves parameters and buffers
+        as they are, which then must be equal on all ranks already. forward_sync_buffers: what newer versions of torch
+        have instead of broadcast_buffers; False leaves buffers to each rank, but for the start.
     bucket_cap_mb: least size of a bucket in MiB; None leaves it to `strategy`. strategy: how gradients are added up.
     check_every: compares the models of all ranks at the end of every so many exchanged backwards; repair: then sends
         rank 0's again, instead of raising ModelsDiffer. See `check_agreement`.
-    output_device, dim, find_unused_parameters, check_reduction, gradient_as_bucket_view, static_graph: accepted, for
-        code written for torch; what they ask for is always so, or not needed.
+    output_device, dim, find_unused_parameters, check_reduction, gradient_as_bucket_view, static_graph,
+        skip_all_reduce_unused_params, batched_grad_copy: accepted, for code written for torch; what they ask for is
+        always so, or not needed.
+    others: the arguments of torch's wrapper that are not supported; see `check_others`.
 
     Raises ConfigurationError, on all ranks alike, if their models differ.
     """
@@ -65,7 +75,7 @@ class DistributedDataParallel(nn.Module):
         device_ids: Sequence[int | torch.device] | None = None,
         output_device: int | torch.device | None = None,
         dim: int = 0,
-        broadcast_buffers: bool = True,
+        broadcast_buffers: bool | None = None,
         init_sync: bool = True,
         process_group: None = None,
         bucket_cap_mb: float | None = None,
@@ -74,26 +84,35 @@ class DistributedDataParallel(nn.Module):
         gradient_as_bucket_view: bool = False,
         static_graph: bool = False,
         *,
+        skip_all_reduce_unused_params: bool = False,
+        batched_grad_copy: bool = False,
         strategy: Strategy | str | None = None,
         check_every: int | None = None,
         repair: bool = False,
+        forward_sync_buffers: bool | None = None,
+        **others: Never,
     ) -> None:
         super().__init__()
+        check_others(others)
+        begins_with_equal_buffers = broadcast_buffers is not False or forward_sync_buffers is not None
+        self._has_equal_buffers = (
+            broadcast_buffers is not False if forward_sync_buffers is None else forward_sync_buffers
+        )
         world = current_world()
         check_arguments(module, world.device, device_ids, process_group, DistributedDataParallel)
         strategy = with_buckets(strategy, bucket_cap_mb, world.size)
         self.module = module
         self._inputs_to = world.device if device_ids else None
-        name = type(module).__name__.encode("ascii", "replace").decode()[:30]
+        name = name_for(module)
         group = world.group.twin(f"{_DOING}, {name}")
         settings = [
-            f"broadcast_buffers {broadcast_buffers}",
+            f"broadcast_buffers {begins_with_equal_buffers} {self._has_equal_buffers}",
             f"strategy {None if strategy is None else strategy.to_json()}",
             f"check_every {check_every} repair {repair}",
         ]
         compare_models(module, group, settings, _DOING)
         if init_sync:
-            replicate(module, group, _DOING)
+            replicate(module, group, _DOING, with_buffers=begins_with_equal_buffers)
         for place, found in module.named_modules():
             if isinstance(found, SyncBatchNorm):
                 found.call(place)
@@ -101,7 +120,7 @@ class DistributedDataParallel(nn.Module):
         self._registry = Registry(module)
         cut = [range(rank, rank + 1) for rank in range(group.size)]
         buffers = None
-        if broadcast_buffers and group.size > 1 and any(True for _ in module.buffers()):
+        if self._has_equal_buffers and group.size > 1 and any(True for _ in module.buffers()):
             buffers = ShardBuffers(module, group, cut, group.size, world.device)
         self._group = group
         check = None if check_every is None else AgreementCheck(check_every, repair)
@@ -116,17 +135,11 @@ class DistributedDataParallel(nn.Module):
         )
         self._sync.expect_sparse(sparse_parameters(module))
         plain = [parameter for _, parameter in parameters]
-        self._watch: BackwardWatch | None = BackwardWatch(plain, self._sync)
+        for older in list(_watches):  # the gradients of a parameter are exchanged once, by its newest wrapper
+            older.retire_if_any_of(set(map(id, plain)))
+        self._watch = BackwardWatch(plain, self._sync)
         self._watch.hook_parameters()
-        self._take_over()
-
-    def _take_over(self) -> None:
-        """Has the gradients of parameters exchanged once, by their newest wrapper."""
-        own = set(map(id, self.parameters()))
-        for other in list(_wrappers):
-            if not own.isdisjoint(map(id, other.parameters())):
-                other._watch = None
-        _wrappers.add(self)
+        _watches.add(self._watch)
 
     @property
     def require_backward_grad_sync(self) -> bool:
@@ -154,7 +167,7 @@ class DistributedDataParallel(nn.Module):
     @uncompiled
     def _before(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if torch.is_grad_enabled():
-            if self._watch is None:
+            if self._watch.is_retired:
                 raise TrainingError(
                     f"this wrapper of {type(self.module).__name__} is out of use: parameters of its model were wrapped "
                     f"again, and their gradients are exchanged by the newer wrapper only. Call that one; where two "
@@ -173,7 +186,7 @@ class DistributedDataParallel(nn.Module):
 
     @uncompiled
     def _after(self, outputs: Any) -> None:
-        if torch.is_grad_enabled() and self._watch is not None:
+        if torch.is_grad_enabled():
             self._sync.spans.forward_ends()
             can_learn = self._watch.watch(outputs, self.require_backward_grad_sync)
             self._sync.forwards += can_learn and self.module.training
@@ -225,10 +238,11 @@ class DistributedDataParallel(nn.Module):
         others, with weight 0, until all have left it. Then all get parameters and buffers of a rank that was the last.
 
         The mean is over the ranks that have a batch. What else the loop exchanges (metrics, say) is the user's to
-        arrange. enable: False does nothing.
+        arrange. enable: False does nothing. throw_on_early_termination: as soon as a rank has left the loop while
+        others have batches, all raise TrainingError, which names it.
 
-        Raises ConfigurationError for the other arguments of torch's: the mean is over those who contribute, and ranks
-        that leave early are what it is for; and for a model with a SyncBatchNorm, whose forward needs all ranks.
+        Raises ConfigurationError for divide_by_initial_world_size, since the mean is over those who contribute; and for
+        a model with a SyncBatchNorm, whose forward needs all ranks.
         """
         if enable and self._synchronised_norms():
             raise ConfigurationError(
@@ -236,18 +250,26 @@ class DistributedDataParallel(nn.Module):
                 f"needs all ranks, also those without a batch. Give all ranks the same number of batches, empty ones "
                 f"with weight 0 if need be, or use BatchNorm"
             )
-        if divide_by_initial_world_size or throw_on_early_termination:
+        if divide_by_initial_world_size:
             raise ConfigurationError(
-                "join: the mean is over the ranks that still have batches, and no rank has to stop early; leave out "
-                "divide_by_initial_world_size and throw_on_early_termination"
+                "join: the mean is over the ranks that still have batches; leave out divide_by_initial_world_size"
             )
-        yield
+        self._sync.needs_all = enable and throw_on_early_termination
+        try:
+            yield
+            self._take_part_until_all_have_left(enable)
+        finally:
+            self._sync.needs_all = False
+            if enable:
+                self._sync.forwards = 0  # from here on all count alike again
+
+    def _take_part_until_all_have_left(self, enable: bool) -> None:
         if enable and self._group.size > 1:
             while self._sync.take_part():
                 pass
-            tensors = [tensor.data for tensor in (*self.module.parameters(), *self.module.buffers())]
+            buffers = self.module.buffers() if self._has_equal_buffers else ()
+            tensors = [tensor.data for tensor in (*self.module.parameters(), *buffers)]
             self._group.broadcast(tensors, "join: the model of the last rank", self._sync.last_active)
-            self._sync.forwards = 0  # from here on all count alike again
 
     def register_comm_hook(self, state: object, hook: object) -> NoReturn:
         """Raises ConfigurationError, where torch's wrapper takes a function that exchanges gradients in another way."""
@@ -270,6 +292,9 @@ class DistributedDataParallel(nn.Module):
             state_dict.pop(name, None)
             state_dict[f"{prefix}module.{name.removeprefix(prefix)}"] = value
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _set_static_graph(self) -> None:
+        """Does nothing; code written for torch's wrapper calls it, where checkpointing needs it."""
 
     def __getstate__(self) -> NoReturn:
         raise ConfigurationError(

@@ -1,7 +1,7 @@
 """One exchanged backward of a wrapped model: from the gradients of the ranks to their weighted mean in `.grad`.
 
     begin      what was exchanged before is set aside (`Accumulation`); the reducer begins
-    arrived    the reducer starts buckets that are complete
+    `Tell`     the reducer starts buckets that are complete
     end        the rest is started and waited for; records are gathered; late buckets once more; sparse gradients;
                sum / weight into private memory, `.grad`; buffers
 
@@ -20,6 +20,7 @@ from samegrad.errors import TrainingError
 from samegrad.executors import Group
 from samegrad.executors.base import fill_absent
 from samegrad.parallel.accumulation import DENSE, SPARSE, Accumulation
+from samegrad.parallel.backward import Tell
 from samegrad.parallel.backward_record import BackwardRecord, check_agreement
 from samegrad.parallel.buffers import ShardBuffers
 from samegrad.parallel.loop_spans import LoopSpans
@@ -41,6 +42,7 @@ class GradientSync:
     name: of the model, for messages. is_training: asked about the mode of the model. weight: what the gradients of the
     next backward count, None for one. on_backward: called at the end of each exchanged one, with how many there
     were. is_wanted: see `Listener`. forwards: counted by who calls them.
+    needs_all: whether a backward in which a rank has no batch is an error.
     non_finite: the ranks on which the last backward made a gradient that is not finite, with the first parameter.
     """
 
@@ -64,11 +66,12 @@ class GradientSync:
         self._accumulation = Accumulation(self._parameters)
         self._reducers: dict[bytes, tuple[Reducer, list[PrivateGradients]]] = {}
         self._trained: list[int] = []  # positions of what the reducer exchanges
-        self._index: dict[int, int] = {}
+        self._is_trained = b""  # for each parameter
+        self._index: list[int] = []  # for each parameter its position among those that the reducer exchanges, or -1
         self._reducer: Reducer | None = None
         self._private: list[PrivateGradients] = []
         self._loose: set[int] = set()
-        self._arrived: set[int] = set()  # positions of what has got a gradient in this backward
+        self._arrived: list[int] = []  # positions of what has got a gradient in this backward
         self.spans = LoopSpans(parameters[0][1].device if parameters else torch.device("cpu"))
         self._is_exchanged = False
         self._is_joined = False
@@ -78,6 +81,7 @@ class GradientSync:
         self.weight: float | None = None
         self.forwards = 0
         self.last_active = 0
+        self.needs_all = False
         self.non_finite: dict[int, str] = {}
 
     def expect_sparse(self, parameters: Sequence[Tensor]) -> None:
@@ -91,28 +95,33 @@ class GradientSync:
             self._have_buffers_begun = True
             self._buffers.begin()
 
-    def begin(self, is_exchanged: bool, is_fresh: bool) -> None:
+    def begin(self, is_exchanged: bool, is_fresh: bool) -> Tell:
         """See `Listener.begin`."""
         self.spans.backward_begins()
         self._is_exchanged = False
         is_exchanged = is_exchanged and (self._group.size > 1 or self.weight is not None)
         self._accumulation.begin(self.weight, is_exchanged, is_fresh)
-        if is_exchanged:
-            self._begin_exchange()
+        self._arrived = []
+        if not is_exchanged:
+            return self._arrived.append
+        self._begin_exchange()
+        assert self._reducer is not None
+        if not self._reducer.starts_early:
+            return self._arrived.append
+        append, index, start_if_complete = self._arrived.append, self._index, self._reducer.arrived
+
+        def tell(position: int) -> None:
+            append(position)
+            if index[position] >= 0:
+                start_if_complete(index[position])
+
+        return tell
 
     def _begin_exchange(self) -> None:
         self._choose_reducer()
         assert self._reducer is not None
         self._is_exchanged = True
-        self._arrived = set()
         self._reducer.begin()
-
-    def arrived(self, position: int) -> None:
-        """See `Listener.arrived`."""
-        self._arrived.add(position)
-        if self._is_exchanged and position in self._index:
-            assert self._reducer is not None
-            self._reducer.arrived(self._index[position])
 
     def end(self) -> None:
         """See `Listener.end`. Raises TrainingError if a gradient that this backward has made is gone already."""
@@ -156,9 +165,10 @@ class GradientSync:
         self._is_exchanged = False
         try:
             records = self._gathered(self._reducer, is_broken)
-            check_agreement(records, self._backward)
+            check_agreement(records, self._backward, self.needs_all)
         except BaseException:
             self._accumulation.give([None] * len(self._parameters))
+            self._have_buffers_begun = False
             raise
         late = {number for record in records for number in record.late}
         if late:
@@ -208,10 +218,13 @@ class GradientSync:
 
     def _means(self, records: Sequence[BackwardRecord]) -> list[Tensor | None]:
         """The mean of each parameter's gradient; None where no rank has one."""
-        kinds = bytes(map(max, *(record.kinds for record in records))) if len(records) > 1 else records[0].kinds
+        kinds = records[0].kinds
+        if any(record.kinds != kinds for record in records):
+            kinds = bytes(map(max, *(record.kinds for record in records)))
         weight = math.fsum(record.weight for record in records)
-        # What is frozen keeps what it has.
-        means = [None if parameter.requires_grad else parameter.grad for parameter in self._parameters]
+        means: list[Tensor | None] = [None] * len(self._parameters)
+        if 0 in self._is_trained:  # what is frozen keeps what it has
+            means = [None if parameter.requires_grad else parameter.grad for parameter in self._parameters]
         if weight == 0:
             return means
         assert self._reducer is not None
@@ -219,7 +232,7 @@ class GradientSync:
             for at, mean in zip(bucket.positions, private.mean(bucket.total, weight), strict=True):
                 position = self._trained[at]
                 means[position] = mean if kinds[position] == DENSE else None
-        for position, parameter in enumerate(self._parameters):
+        for position, parameter in enumerate(self._parameters if self._loose or SPARSE in kinds else ()):
             if parameter.requires_grad and (kinds[position] == SPARSE or position in self._loose):
                 own = None if self._is_joined else self._accumulation.weighted(position)
                 total = gathered_sum(self._group, own, parameter, f"{self._backward}: {self._names[position][-60:]}")
@@ -246,7 +259,7 @@ class GradientSync:
 
     def _choose_reducer(self) -> None:
         """The reducer for the parameters that are trained now; a new one is prepared by all ranks together."""
-        trained = bytes(parameter.requires_grad for parameter in self._parameters)
+        trained = bytes([parameter.requires_grad for parameter in self._parameters])
         if trained not in self._reducers:
             names = [name for name, is_trained in zip(self._names, trained, strict=True) if is_trained]
             doing = f"{self._backward}: comparing what is trained"
@@ -256,8 +269,10 @@ class GradientSync:
             self._reducers[trained] = self._new_reducer(self._in_buckets(trained))
         reducer, self._private = self._reducers[trained]
         if reducer is not self._reducer:
-            self._reducer, self._trained = reducer, self._in_buckets(trained)
-            self._index = {position: at for at, position in enumerate(self._trained)}
+            self._reducer, self._trained, self._is_trained = reducer, self._in_buckets(trained), trained
+            self._index = [-1] * len(trained)
+            for at, position in enumerate(self._trained):
+                self._index[position] = at
 
     def _in_buckets(self, trained: bytes) -> list[int]:
         return [at for at, is_trained in enumerate(trained) if is_trained and at not in self._loose]

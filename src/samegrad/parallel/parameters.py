@@ -46,9 +46,9 @@ def _entries(model: nn.Module) -> Iterator[str]:
             yield f"{kind} {name} {list(tensor.shape)} {tensor.dtype} strides {tensor.stride()}{frozen}"
 
 
-def replicate(model: nn.Module, group: Group, doing: str = "making a Trainer") -> None:
+def replicate(model: nn.Module, group: Group, doing: str = "making a Trainer", with_buffers: bool = True) -> None:
     """Gives every rank the parameters and buffers of rank 0, in memory of its own that starts at a boundary."""
-    tensors = [*model.parameters(), *model.buffers()]
+    tensors = [*model.parameters(), *(model.buffers() if with_buffers else ())]
     with torch.no_grad():
         for tensor in tensors:
             dense = torch.empty_like(tensor.data)

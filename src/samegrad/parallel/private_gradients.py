@@ -12,7 +12,7 @@ from samegrad.summation import as_real
 
 __all__ = ["PrivateGradients"]
 
-_REFERENCES = sys.getrefcount(object()) + 2  # of a view while `_is_looked_at` asks: from the list, and as loop variable
+_REFERENCES = sum(map(sys.getrefcount, [object()]))  # of what only a list holds, while it is asked in this way
 
 
 class PrivateGradients:
@@ -48,9 +48,8 @@ class PrivateGradients:
         return True
 
     def _is_looked_at(self) -> bool:
-        for view in self._views:
-            if sys.getrefcount(view) > _REFERENCES:
-                return True
+        if sum(map(sys.getrefcount, self._views)) > _REFERENCES * len(self._views):
+            return True
         return sum(map(_owners, self._flats)) > len(self._views) + 2 * len(self._flats)
 
 

@@ -111,7 +111,10 @@ class Reducer:
                 shares.group, shares.strategy, shares.cut, shares.leaves, layout.sizes, where, results(layout)
             )
             self.buckets.append(Bucket(len(self.buckets), positions, plain, exchange))
-        self._bucket_of = {at: number for number, bucket in enumerate(self.buckets) for at in bucket.positions}
+        self._bucket_of = [0] * len(plain)
+        for bucket in self.buckets:
+            for position in bucket.positions:
+                self._bucket_of[position] = bucket.number
         self._line = line_for(shares.group, plain[0].device if plain else torch.device("cpu"))
         self._fill = fill
         self._parameters, self._guesses = plain, guesses
@@ -119,6 +122,12 @@ class Reducer:
         self._found = [0] * len(self.buckets)
         self._started, self._is_running = 0, False
         self.late: set[int] = set()
+
+    @property
+    def starts_early(self) -> bool:
+        """Whether a bucket may be started before backward has ended; if not, nobody needs to tell what has `arrived`.
+        A single bucket is complete when all is."""
+        return len(self.buckets) > 1
 
     @property
     def started(self) -> int:
@@ -142,11 +151,11 @@ class Reducer:
         """The gradient of the parameter at `position` is there, or more of it."""
         if not self._guesses and not any(self._found):  # not before: forward may have frozen or unfrozen something
             self._expected = self._trained()
-        number = self._bucket_of[position]
-        self._found[number] += 1
+        number, found = self._bucket_of[position], self._found
+        found[number] += 1
         if number < self._started:
             self.late.add(number)
-        elif self._found[number] >= self._expected[number]:
+        elif found[number] >= self._expected[number]:
             while self._started < len(self.buckets) and self._found[self._started] >= self._expected[self._started]:
                 self._start_next()
 

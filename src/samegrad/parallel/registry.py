@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from operator import attrgetter, is_
+
 from torch import nn
 
 from samegrad.errors import TrainingError
 
 __all__ = ["Registry"]
+
+_dtype, _shape = attrgetter("dtype"), attrgetter("shape")
 
 
 class Registry:
@@ -20,22 +24,16 @@ class Registry:
             for key, parameter in owner._parameters.items()
         ]
         self._parameters = {name: parameter for name, _, _, parameter in self._places if parameter is not None}
-        self._dtypes = [parameter.dtype for parameter in self._parameters.values()]
-        self._shapes = [parameter.shape for parameter in self._parameters.values()]
+        self._plain = list(self._parameters.values())
+        self._dtypes, self._shapes = list(map(_dtype, self._plain)), list(map(_shape, self._plain))
         self._counts = [(prefix, owner._parameters, len(owner._parameters)) for prefix, owner in owners]
+        self._homes = [(owner._parameters, list(owner._parameters.values())) for _, owner in owners]
 
     def check(self) -> None:
         """Raises TrainingError for a parameter that was replaced, added, removed, or given another dtype or shape."""
-        changed = [name for name, home, key, parameter in self._places if home.get(key) is not parameter]
-        changed += [f"those of {prefix or 'the model'}" for prefix, home, count in self._counts if len(home) != count]
-        if changed:
-            raise TrainingError(
-                f"parameters of the model were replaced, added or removed after it was wrapped: "
-                f"{', '.join(changed[:5])}{', ...' if len(changed) > 5 else ''}. Their gradients would not be "
-                f"exchanged. Wrap the model anew (and make a new optimizer), or change values in place, under no_grad"
-            )
-        now = self._parameters.values()
-        if [each.dtype for each in now] == self._dtypes and [each.shape for each in now] == self._shapes:
+        if not all(len(home) == len(own) and all(map(is_, home.values(), own)) for home, own in self._homes):
+            self._raise_for_changed()
+        if list(map(_dtype, self._plain)) == self._dtypes and list(map(_shape, self._plain)) == self._shapes:
             return
         for (name, each), dtype, shape in zip(self._parameters.items(), self._dtypes, self._shapes, strict=True):
             if (each.dtype, each.shape) != (dtype, shape):
@@ -43,3 +41,13 @@ class Registry:
                     f"parameter {name} was {list(shape)} {dtype} when the model was wrapped; now it is "
                     f"{list(each.shape)} {each.dtype}. Convert the model first, then wrap it"
                 )
+
+    def _raise_for_changed(self) -> None:
+        changed = [name for name, home, key, parameter in self._places if home.get(key) is not parameter]
+        changed += [f"those of {prefix or 'the model'}" for prefix, home, count in self._counts if len(home) != count]
+        if changed:  # else they stand in another order
+            raise TrainingError(
+                f"parameters of the model were replaced, added or removed after it was wrapped: "
+                f"{', '.join(changed[:5])}{', ...' if len(changed) > 5 else ''}. Their gradients would not be "
+                f"exchanged. Wrap the model anew (and make a new optimizer), or change values in place, under no_grad"
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,29 @@ from torch import Tensor, nn
 from samegrad.errors import ConfigurationError
 from samegrad.strategy import Strategy, default_strategy
 
-__all__ = ["check_arguments", "plain_names", "sparse_parameters", "with_buckets"]
+__all__ = ["check_arguments", "check_others", "name_for", "plain_names", "sparse_parameters", "with_buckets"]
+
+_REFUSED = {
+    "mixed_precision": "a model is trained in its dtypes. Leave it out; call forward and loss under torch.autocast, or "
+    "convert the model before it is wrapped (model.bfloat16())",
+    "delay_all_reduce_named_params": "gradients are exchanged as soon as backward has made them. Leave it out",
+    "param_to_hook_all_reduce": "gradients are exchanged as soon as backward has made them. Leave it out",
+    "device_mesh": "all ranks of the launch, or of torchrun, train together. Leave it out",
+    "bucket_cap_mb_list": "all buckets have one least size. Give bucket_cap_mb, or a strategy with bucket_bytes",
+}
+"""Arguments of torch's wrapper that are not supported, and what to do."""
+
+_names: Counter[str] = Counter()
+
+
+def check_others(arguments: Mapping[str, object]) -> None:
+    """Raises ConfigurationError for arguments of torch's wrapper that ask for what is not supported, and TypeError for
+    those that torch's does not have either; None asks for nothing."""
+    for name, value in arguments.items():
+        if name not in _REFUSED:
+            raise TypeError(f"DistributedDataParallel.__init__() got an unexpected keyword argument {name!r}")
+        if value is not None:
+            raise ConfigurationError(f"wrapping a model: {name} is not supported: {_REFUSED[name]}")
 
 
 def check_arguments(
@@ -63,6 +86,13 @@ def check_arguments(
             raise ConfigurationError(
                 f"wrapping a model: device_ids is [{given}], but this rank computes on {device}. Leave it out"
             )
+
+
+def name_for(module: nn.Module) -> str:
+    """A name for messages: the class, with a number from the second model of that class on, alike on all ranks."""
+    name = type(module).__name__.encode("ascii", "replace").decode()[:30]
+    _names[name] += 1
+    return name if _names[name] == 1 else f"{name} {_names[name]}"
 
 
 def with_buckets(given: Strategy | str | None, bucket_cap_mb: float | None, ranks: int) -> Strategy | None:
