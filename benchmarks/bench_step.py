@@ -2,7 +2,7 @@
 
     python benchmarks/bench_step.py                      # all models, about five minutes
     python benchmarks/bench_step.py --models mlp --rounds 3
-    python benchmarks/bench_step.py --models tiny,flat --ways DDP,own   # 5,000 parameters beside one of the same size
+    python benchmarks/bench_step.py --models tiny,flat --ways ceiling,DDP,own   # 5,000 parameters, beside one
     python benchmarks/bench_step.py --preset tiny        # seconds; figures mean nothing
 
 All ways of training are started first and then wait. In each round every way runs for a moment, alone, one after the
@@ -339,6 +339,20 @@ def _claims(found: dict[str, dict[str, Any]]) -> list[str]:
     return lines
 
 
+def _print_tiny(results: dict[str, dict[str, dict[str, Any]]], ways: list[Way]) -> None:
+    """What thousands of parameters cost, beside one: of a step, and of what a wrapper adds to the same step without."""
+    print("\n5,000 tiny parameters beside one flat one of the same size: a step, and what the wrapper adds to it")
+    seconds = {way.name: [results[name][way.name]["step_seconds"] for name in ("tiny", "flat")] for way in ways}
+    for way in ways:
+        tiny, flat = seconds[way.name]
+        line = f"{way.name:40s} {tiny * 1e3:6.1f} ms / {flat * 1e3:6.2f} ms"
+        if way.kind in ("ddp", "wrapped"):  # beside as many processes that exchange nothing, if those are measured
+            base = next((each for each in ways if each.kind == "independent" and each.ranks == way.ranks), ways[0])
+            added = [own - alone for own, alone in zip(seconds[way.name], seconds[base.name], strict=True)]
+            line += f", added {added[0] * 1e3:6.1f} ms / {added[1] * 1e3:6.2f} ms ({added[0] / 5e3 * 1e6:.1f} us each)"
+        print(line)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs the benchmark; 0 if it could."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -370,10 +384,7 @@ def main(arguments: list[str] | None = None) -> int:
         results[name] = measure(name, batch, ways, options.rounds, options.slice)
         _print(name, batch, results[name])
     if {"tiny", "flat"} <= set(results):
-        print("\n5,000 tiny parameters beside one flat one of the same size, time of a step")
-        for way in ways:
-            tiny, flat = (results[name][way.name]["step_seconds"] for name in ("tiny", "flat"))
-            print(f"{way.name:40s} {tiny * 1e3:6.1f} ms / {flat * 1e3:6.1f} ms")
+        _print_tiny(results, ways)
     if options.json:
         options.json.write_text(json.dumps({"conditions": _conditions(options), "results": results}, indent=1) + "\n")
     return 0
