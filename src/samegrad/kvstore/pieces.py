@@ -45,19 +45,22 @@ class Entry:
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether its elements lie one after the other in memory of the host."""
-    return tensor.device.type == "cpu" and tensor.is_contiguous()
+    return tensor.is_cpu and tensor.is_contiguous()
 
 
 def flat(value: Tensor) -> Tensor:
     """The elements of `value`, one after the other, in memory of the host; its own memory if it is so already."""
     value = value.detach() if value.requires_grad else value
-    return (value if is_plain(value) else value.cpu().contiguous()).view(-1)
+    value = value if is_plain(value) else value.cpu().contiguous()
+    return value if value.dim() == 1 else value.view(-1)
 
 
 def target_of(out: Tensor) -> Tensor:
     """Flat memory of the host to receive `out` into; its own if that can be."""
     out = out.detach() if out.requires_grad else out
-    return out.view(-1) if is_plain(out) else torch.empty(out.numel(), dtype=out.dtype)
+    if not is_plain(out):
+        return torch.empty(out.numel(), dtype=out.dtype)
+    return out if out.dim() == 1 else out.view(-1)
 
 
 def parts_of(flats: Sequence[Tensor], group: Sequence[tuple[int, Piece]]) -> list[Tensor]:
@@ -65,7 +68,7 @@ def parts_of(flats: Sequence[Tensor], group: Sequence[tuple[int, Piece]]) -> lis
     parts = []
     for at, piece in group:
         whole = flats[at]
-        is_part = piece.start or piece.stop != len(whole)
+        is_part = piece.start or piece.stop != whole.numel()
         parts.append(whole[piece.start : piece.stop] if is_part else whole)
     return parts
 

@@ -71,11 +71,9 @@ from samegrad.kvstore.messages import (
 from samegrad.kvstore.placement import Key
 from samegrad.kvstore.slices import Pulling, ServedKey, ServedSlice, described_alike, in_words
 from samegrad.kvstore.values import DTYPES
-from samegrad.shards import Node, leaves_of
+from samegrad.shards import Node, height, leaves_of
 
 __all__ = ["Reply", "ServerState"]
-
-_NONE: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +100,7 @@ class ServerState:
         self._bytes = 0
         self._barriers = Barriers(job.workers)
         self._counters = Counters()
+        self._root = Node(height(job.shards), 0)
         as_leaves = job.shards == job.workers
         self._nodes = [{Node(0, worker)} if as_leaves else set() for worker in range(job.workers)]
 
@@ -298,9 +297,14 @@ class ServerState:
         replies = []
         for each, step, value in zip(slices, message.steps, values, strict=True):
             if not each.clocks.push(worker, step):
-                continue
+                continue  # it has counted
             if not self.job.consistency.is_sync:
                 each.update(value)
+            elif node == self._root and step == each.clocks.completed + 1:  # all of a sum at once, as of one worker
+                each.sums.pop(step, None)
+                each.update(value)
+                each.clocks.complete(step)
+                self._complete_steps(each)
             else:
                 if step not in each.sums:
                     each.sums[step] = Contributions(self.job.shards)
@@ -323,8 +327,6 @@ class ServerState:
 
     def _absent(self) -> frozenset[int]:
         """The leaves of the workers that have left. Which leaves a worker has is known from its pushes."""
-        if not self.left:
-            return _NONE
         gone = [node for worker in self.left for node in self._nodes[worker]]
         return frozenset(leaf for node in gone for leaf in leaves_of(node, self.job.shards))
 

@@ -349,7 +349,7 @@ class KVStore:
 
         def finish() -> Tensor | list[Tensor] | None:
             for each, target in zip(outs, targets, strict=True):
-                if target.data_ptr() != each.data_ptr() or not is_plain(each):
+                if target is not each and (target.data_ptr() != each.data_ptr() or not is_plain(each)):
                     each.copy_(target.view(each.shape))
             return None if not pulls else outs[0] if is_one else outs
 
