@@ -47,7 +47,7 @@ def test_what_is_printed(workload: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "1 30.0 ms 8,533 1.00 100% no exchange" in lines
     text = " ".join(lines)
     assert "gpu0 - plx0 and 3 more like it (PCIe 3.0 x16, 16.0 GB/s) limit it" in text
-    assert "after backward, as samegrad train does it" in text
+    assert "exchanged at once after backward" in text
     assert "Its result depends" not in text
 
 

@@ -77,8 +77,8 @@ def plan(
         bool,
         typer.Option(
             "--overlap",
-            help="For a loop that exchanges gradients while backward runs, in buckets and pipelines. samegrad train "
-            "exchanges all of them after backward.",
+            help="Exchange gradients while backward runs, in buckets and pipelines, as ranks do that send to each "
+            "other. Without it, all of them after backward, as ranks that share memory do.",
             metavar="",
         ),
     ] = False,

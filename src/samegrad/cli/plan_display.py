@@ -93,9 +93,9 @@ def _assumptions(plan: Plan) -> list[str]:
     )
     lines = [] if all(each.strategy.follows_tree for each in plan.forecasts) else [inexact]
     lines += [
-        "Gradients are exchanged while backward runs (--overlap); samegrad train does so after it."
+        "Gradients are exchanged while backward runs (--overlap), as ranks do that send to each other."
         if plan.overlap
-        else "All gradients are exchanged at once after backward, as samegrad train does it.",
+        else "All gradients are exchanged at once after backward; --overlap says what ranks that send gain meanwhile.",
         "Computing time goes by examples, and the optimizer takes none; see docs/planning.md for what is left out.",
     ]
     if plan.interpolation_error:

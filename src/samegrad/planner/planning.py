@@ -40,8 +40,8 @@ def plan(
 
     recipe: its batch size, shards, and whether it is exact count; `Recipe()` if None.
     devices: all if None, but at most one for each shard; at most 1,024.
-    overlap: False is what a Trainer does: all gradients are exchanged at once, after backward. True is for a loop of
-        your own that exchanges buckets while backward goes on; then sizes of buckets and pipelines are tried, too.
+    overlap: False has all gradients exchanged at once, after backward, as by ranks that share memory. True has buckets
+        exchanged while backward goes on, as by ranks that send; sizes of buckets and pipelines are tried, too.
 
     Raises ConfigurationError if there are not so many devices or shards, TopologyError if no way has the
     routes it needs.
