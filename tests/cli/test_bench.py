@@ -11,6 +11,7 @@ import pytest
 import typer.main
 
 from samegrad.bench import EXPERIMENTS, Column, Result
+from samegrad.bench.result import Cell
 from samegrad.cli import bench_display, main
 from samegrad.cli.app import app
 from samegrad.cli.bench_display import show_experiment
@@ -97,3 +98,19 @@ def test_a_plot_that_cannot_be_written_is_found_before_measuring(monkeypatch: py
     monkeypatch.setattr(Counting, "load", lambda _: pytest.fail("it was run"))
     with pytest.raises(ConfigurationError, match="expected a picture, which ends in"):
         show_experiment("count", {}, Path("a.txt"), as_json=False, command=[])
+
+
+@pytest.mark.parametrize(("width", "is_whole", "details"), [(60, True, True), (40, True, False), (20, False, False)])
+def test_a_narrow_terminal_leaves_out_details_before_it_breaks_words(
+    width: int, is_whole: bool, details: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = [Column("way"), Column("time", lambda value: f"{value:g} seconds"), Column("lowest", str, is_detail=True)]
+    rows: list[list[Cell]] = [["torch.jit.script", 1.5, 123456789], ["something else", None, 1]]
+    found = Result("Ways", {}, columns, rows, "It shows.", lambda _: None)
+    monkeypatch.setattr(Counting, "load", lambda _: lambda _: found)
+    monkeypatch.setenv("COLUMNS", str(width))
+    show_experiment("count", {}, None, as_json=False, command=[])
+    out = capsys.readouterr().out
+    assert all(len(line) <= width for line in out.splitlines())
+    assert ("torch.jit.script" in out, "1.5 seconds" in out) == (is_whole, is_whole)
+    assert ("123456789" in out, "with --json" in " ".join(out.split())) == (details, not details)

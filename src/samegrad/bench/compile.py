@@ -139,7 +139,7 @@ def run(
         Column("way"),
         Column("to compile", format_seconds),
         Column("per call", format_seconds),
-        Column("lowest", format_seconds),
+        Column("lowest", format_seconds, is_detail=True),
         Column("speed-up", lambda ratio: f"{ratio:.2f}"),
         Column("difference", lambda value: "none" if value == 0 else f"{value:.1e}"),
         Column("file", format_bytes),

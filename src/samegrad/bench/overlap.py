@@ -85,8 +85,8 @@ def run(
         Column("what"),
         Column("way"),
         Column("time", format_seconds),
-        Column("lowest", format_seconds),
-        Column("highest", format_seconds),
+        Column("lowest", format_seconds, is_detail=True),
+        Column("highest", format_seconds, is_detail=True),
     )
     played = f"; computing: asleep for {format_seconds(load.layers * (load.forward_s + load.backward_s))}"
     return Result(

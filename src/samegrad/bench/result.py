@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,10 +25,12 @@ def _plain(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """name: heading, and key in JSON. show: turns a value (never None) into what people read."""
+    """name: heading, and key in JSON. show: turns a value (never None) into what people read. is_detail: left out where
+    the table is too wide."""
 
     name: str
     show: Callable[[Any], str] = _plain
+    is_detail: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,12 @@ class Result:
     def __post_init__(self) -> None:
         for row in self.rows:
             assert len(row) == len(self.columns), f"{len(row)} values for {len(self.columns)} columns: {row}"
+
+    def without_details(self) -> Result:
+        """With the columns only that are no details."""
+        kept = [place for place, column in enumerate(self.columns) if not column.is_detail]
+        rows = [[row[place] for place in kept] for row in self.rows]
+        return replace(self, columns=[self.columns[place] for place in kept], rows=rows)
 
     def texts(self) -> list[list[str]]:
         """The rows as people read them."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -58,14 +59,31 @@ def _run(name: str, options: Mapping[str, Any]) -> Result:
         return EXPERIMENTS[name].load()(progress, **options)
 
 
-def _print(console: Console, result: Result) -> None:
+def _table(result: Result, is_bare: bool = False, folds: bool = False) -> Table:
+    """is_bare: with less around the columns. folds: without it, nothing is broken but text between words."""
     table = Table(title=result.title, title_justify="left", title_style="bold")
-    for column, cells in zip(result.columns, zip(*result.rows, strict=True), strict=True):
+    if is_bare:
+        table.box, table.show_edge, table.pad_edge, table.padding = box.SIMPLE_HEAD, False, False, (0, 1, 0, 0)
+    texts = result.texts()
+    for place, (column, cells) in enumerate(zip(result.columns, zip(*result.rows, strict=True), strict=True)):
         numbers = all(cell is None or isinstance(cell, int | float) for cell in cells)
-        table.add_column(column.name, justify="right" if numbers else "left", overflow="fold")
-    for row in result.texts():
+        shown = [row[place] for row in texts]
+        parts = [*column.name.split(), *(shown if numbers else " ".join(shown).split())]
+        width = None if folds else max(map(len, parts))
+        table.add_column(column.name, justify="right" if numbers else "left", min_width=width, overflow="fold")
+    for row in texts:
         table.add_row(*map(Text, row))
-    console.print(table)
+    return table
+
+
+def _print(console: Console, result: Result) -> None:
+    short = result.without_details()
+    tables = [_table(result), _table(short), _table(short, is_bare=True), _table(short, is_bare=True, folds=True)]
+    fitting = [table for table in tables if table.__rich_measure__(console, console.options).minimum <= console.width]
+    console.print(fitting[0] if fitting else tables[-1])
+    if fitting[:1] != tables[:1] and short.columns != result.columns:
+        left_out = ", ".join(column.name for column in result.columns if column.is_detail)
+        console.print(f"{left_out}: in a wider window, or with --json", style="dim")
     console.print()
     console.print(Text(result.shows, style="bold"))
     console.print()
