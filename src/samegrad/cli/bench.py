@@ -42,7 +42,7 @@ Two = Annotated[
 Repetitions = Annotated[int, typer.Option(help="Measurements of each figure.", metavar="N", min=1)]
 
 _DEVICES = TrainJob(model="lenet", optimizer="sgd", epochs=15, batch_size=64)
-_STALENESS = TrainJob(model="lenet", optimizer="sgd", lr=0.1, epochs=10, batch_size=64)
+_STALENESS = TrainJob(model="lenet", optimizer="sgd", lr=0.2, epochs=8, batch_size=32)
 _BATCH_SIZE = TrainJob(model="mlp", optimizer="momentum", epochs=30, batch_size=256)
 
 
