@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from operator import attrgetter, is_
+from operator import attrgetter, eq, is_
 
 from torch import nn
 
@@ -33,7 +33,9 @@ class Registry:
         """Raises TrainingError for a parameter that was replaced, added, removed, or given another dtype or shape."""
         if not all(len(home) == len(own) and all(map(is_, home.values(), own)) for home, own in self._homes):
             self._raise_for_changed()
-        if list(map(_dtype, self._plain)) == self._dtypes and list(map(_shape, self._plain)) == self._shapes:
+        # Compared one by one: thousands of shapes at a time would have Python look for garbage in each step.
+        have_dtypes = all(map(is_, map(_dtype, self._plain), self._dtypes))
+        if have_dtypes and all(map(eq, map(_shape, self._plain), self._shapes)):
             return
         for (name, each), dtype, shape in zip(self._parameters.items(), self._dtypes, self._shapes, strict=True):
             if (each.dtype, each.shape) != (dtype, shape):
