@@ -323,7 +323,8 @@ def test_a_worker_that_stands_still_is_told_by_its_number() -> None:
         store.close()
 
 
-def test_a_server_that_is_stopped_tells_its_workers_why() -> None:
+@pytest.mark.parametrize("_", range(20))  # often enough to stop it between welcoming a worker and serving it
+def test_a_server_that_is_stopped_tells_its_workers_why(_: int) -> None:
     with some_servers(1) as (server,):
         store = KVStore.connect(server.address, worker=(0, 2))
         handle = store.barrier()

@@ -13,13 +13,14 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from samegrad.errors import ConfigurationError, StoreError
 from samegrad.kvstore.job import Job
 from samegrad.kvstore.link import Link
-from samegrad.kvstore.messages import Bye, Failed, Fill, Message, Ping, Push, Refused, Supply
+from samegrad.kvstore.messages import Bye, Failed, Fill, Message, Ping, Push, Refused, Supply, Welcome
 from samegrad.kvstore.state import Reply, ServerState
 from samegrad.kvstore.values import cut_payload
 
@@ -111,6 +112,7 @@ class Desk:
         self._waiting = self._received = self._sent = 0  # bytes
         self._is_ended = False
         self._sender = threading.Thread(target=self._send_all, name=f"store to {where}", daemon=True)
+        self._is_done = threading.Event()
 
     def traffic(self) -> dict[str, int]:
         """Bytes of values received, sent, and waiting to be sent."""
@@ -130,15 +132,20 @@ class Desk:
             self._changed.notify_all()
 
     def join(self, timeout_s: float) -> None:
-        """Waits until that is done."""
-        if self._sender.is_alive():
+        """Waits until that is done, also for a worker that has only just come."""
+        if self._is_done.wait(timeout_s) and self._sender.is_alive():
             self._sender.join(timeout_s)
 
-    def run(self, timeout_s: float) -> None:
-        """Receives until the worker leaves, or is lost."""
-        self._sender.start()
+    def run(self, timeout_s: float, rings: tuple[np.ndarray, np.ndarray] | None = None) -> None:
+        """Welcomes the worker and receives until it leaves, or is lost. rings: to receive and to send by, if shared."""
         job, worker = self._job, self._worker
         try:
+            self._link.send(Welcome(timeout_s, rings is not None))
+            if rings is not None:
+                into, out = rings
+                self._link.share(out, into)
+            self._link.set_timeout(timeout_s)
+            self._sender.start()
             while self._receive(timeout_s):
                 pass
         except TimeoutError:
@@ -156,6 +163,8 @@ class Desk:
             job.fail(worker, f"the server has no memory for what worker {worker} sends: {error}")
         finally:
             self.finish()
+            if self._sender.ident is None:  # it was not started
+                self._close()
 
     def _receive(self, timeout_s: float) -> bool:
         """Takes one message; whether the worker stays."""
@@ -196,7 +205,11 @@ class Desk:
         except OSError:
             return  # the thread that receives notices, too
         finally:
-            self._link.close()
+            self._close()
+
+    def _close(self) -> None:
+        self._link.close()
+        self._is_done.set()
 
 
 def _request(message: Message) -> int:

@@ -177,7 +177,7 @@ class Server:
             if hello.worker < 0:
                 self._tell(link)
                 return
-            desk = self._admit(hello, link, where)
+            desk, rings = self._admit(hello, link, where)
         except StoreError as error:
             _LOG.warning("connection of %s refused: %s", where, error)
             with contextlib.suppress(OSError):
@@ -194,8 +194,7 @@ class Server:
                 self._links.discard(link)
             if "desk" not in locals():
                 link.close()
-        link.set_timeout(self._timeout_s)
-        desk.run(self._timeout_s)
+        desk.run(self._timeout_s, rings)
 
     def _greet(self, link: Link) -> Hello:
         """The Hello of somebody who knows the secret."""
@@ -222,8 +221,8 @@ class Server:
                     raise FrameRefused(f"who only looks may ask for the status; got {type(message).__name__}")
                 link.send(Report(message.request, self.status()))
 
-    def _admit(self, hello: Hello, link: Link, where: str) -> Desk:
-        """A place in the job for a worker. The first one of a job says what the job is."""
+    def _admit(self, hello: Hello, link: Link, where: str) -> tuple[Desk, tuple[np.ndarray, np.ndarray] | None]:
+        """A place in the job for a worker, and its rings, if it offers any. The first of a job says what the job is."""
         wanted = Job.from_json(hello.job)
         with self._lock:
             job = self._job
@@ -239,12 +238,7 @@ class Server:
                     f"{wanted.to_json()[name]}. All workers of a store must connect alike; or is this another job?"
                 )
             desk = job.admit(hello.worker, link, where)
-        rings = _offered_rings(hello)
-        link.send(Welcome(self._timeout_s, rings is not None))
-        if rings is not None:
-            into, out = rings
-            link.share(out, into)
-        return desk
+        return desk, _offered_rings(hello)
 
 
 def _offered_rings(hello: Hello) -> tuple[np.ndarray, np.ndarray] | None:
