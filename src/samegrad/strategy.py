@@ -141,9 +141,12 @@ class Strategy:
         return cls(**{name: _as_tuple(value) for name, value in record.items()})
 
 
-def default_strategy(ranks: int) -> Strategy:
-    """What is used where nothing is said: the fastest one for ranks that share memory."""
-    return Strategy("one-shot" if ranks <= 2 else "sharded")
+def default_strategy(ranks: int, in_place: bool = False) -> Strategy:
+    """What is used where nothing is said: the fastest one for ranks that share memory.
+
+    in_place: the sum may stay in the shared memory; else every rank wants it in memory of its own.
+    """
+    return Strategy("one-shot" if ranks <= 2 and not in_place else "sharded")
 
 
 _SHAPES: dict[str, tuple[type, int]] = {

@@ -19,6 +19,7 @@ from samegrad.errors import ConfigurationError, TrainingError
 from samegrad.parallel.agreement import AgreementCheck
 from samegrad.parallel.backward import BackwardWatch
 from samegrad.parallel.buffers import ShardBuffers
+from samegrad.parallel.exchange import in_place_strategy
 from samegrad.parallel.gradient_sync import GradientSync
 from samegrad.parallel.nested import map_tensors
 from samegrad.parallel.parameters import compare_models, replicate
@@ -100,14 +101,14 @@ class DistributedDataParallel(nn.Module):
         )
         world = current_world()
         check_arguments(module, world.device, device_ids, process_group, DistributedDataParallel)
-        strategy = with_buckets(strategy, bucket_cap_mb, world.size)
+        strategy = with_buckets(strategy, bucket_cap_mb, in_place_strategy(world.group))
         self.module = module
         self._inputs_to = world.device if device_ids else None
         name = name_for(module)
         group = world.group.twin(f"{_DOING}, {name}")
         settings = [
             f"broadcast_buffers {begins_with_equal_buffers} {self._has_equal_buffers}",
-            f"strategy {None if strategy is None else strategy.to_json()}",
+            f"strategy {strategy.to_json()}",
             f"check_every {check_every} repair {repair}",
         ]
         compare_models(module, group, settings, _DOING)

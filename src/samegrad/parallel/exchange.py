@@ -8,11 +8,17 @@ from torch import Tensor
 
 from samegrad.executors import Exchange, Group
 from samegrad.executors.base import FlatSizes
+from samegrad.executors.shared_memory import SharedMemoryGroup
 from samegrad.parallel.world import native_group
 from samegrad.schedules import Cut, verify
 from samegrad.strategy import Strategy, default_strategy
 
-__all__ = ["prepare_exchange"]
+__all__ = ["in_place_strategy", "prepare_exchange"]
+
+
+def in_place_strategy(group: Group) -> Strategy:
+    """What is used where nothing is said, for sums that may stay where they are made."""
+    return default_strategy(group.size, in_place=isinstance(group, SharedMemoryGroup))
 
 
 def prepare_exchange(

@@ -242,7 +242,7 @@ class GradientSync:
 
     def _name_non_finite(self) -> None:
         self.non_finite = {}
-        if all(private.are_finite() for private in self._private):  # the same answer on all ranks
+        if all(private.are_finite for private in self._private):  # the same answer on all ranks
             return
         own = next((name for at, name in enumerate(self._names) if not self._accumulation.is_finite(at)), "")
         found = self._group.gather(b"" if self._is_joined else own.encode(), f"{self._backward}: not finite")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from samegrad.parallel.layout import FlatLayout
+from samegrad.schedules.places import BLOCK
 from samegrad.summation import as_real
 
 __all__ = ["PrivateGradients"]
@@ -26,31 +27,37 @@ class PrivateGradients:
         self._layout, self._device = layout, device
         self._flats: list[Tensor] = []
         self._views: list[Tensor] = []
+        self.are_finite = True
 
     def mean(self, total: list[Tensor], weight: float) -> list[Tensor]:
-        """`total` / `weight`, as one tensor for each parameter."""
+        """`total` / `weight`, as one tensor for each parameter. Sets `are_finite`: whether it holds neither NaN nor
+        infinity; the same answer wherever the same bits are."""
         if not self._flats or self._is_looked_at():
             self._flats = self._layout.allocate(self._device)
             self._views = self._layout.views(self._flats)
+        self.are_finite = True
         for flat, part in zip(self._flats, total, strict=True):
-            if weight == 1.0:
-                flat.copy_(part)
-            else:
-                torch.div(as_real(part), weight, out=as_real(flat))
+            self.are_finite &= _divide(as_real(part), weight, as_real(flat))
         return list(self._views)
-
-    def are_finite(self) -> bool:
-        """Whether the last means hold neither NaN nor infinity; the same answer wherever the same bits are."""
-        for flat in self._flats:
-            # A sum is quick and finds all there is; that of large finite numbers may be infinite, too.
-            if not bool(torch.isfinite(flat.sum())) and not bool(torch.isfinite(flat).all()):
-                return False
-        return True
 
     def _is_looked_at(self) -> bool:
         if sum(map(sys.getrefcount, self._views)) > _REFERENCES * len(self._views):
             return True
         return sum(map(_owners, self._flats)) > len(self._views) + 2 * len(self._flats)
+
+
+def _divide(total: Tensor, weight: float, out: Tensor) -> bool:
+    """`out` becomes `total` / `weight`; whether all of it is finite, which is asked while a block is in the cache."""
+    step = BLOCK if out.device.type == "cpu" else max(out.numel(), 1)
+    sums = []
+    for part, block in zip(total.split(step), out.split(step), strict=True):
+        if weight == 1.0:
+            block.copy_(part)
+        else:
+            torch.div(part, weight, out=block)
+        sums.append(block.sum())
+    # A sum is quick and finds all there is; that of large finite numbers may be infinite, too.
+    return bool(torch.stack(sums).isfinite().all()) or bool(out.isfinite().all())
 
 
 def _owners(flat: Tensor) -> int:

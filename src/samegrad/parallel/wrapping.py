@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from samegrad.errors import ConfigurationError
-from samegrad.strategy import Strategy, default_strategy
+from samegrad.strategy import Strategy
 
 __all__ = ["check_arguments", "check_others", "name_for", "plain_names", "sparse_parameters", "with_buckets"]
 
@@ -95,15 +95,15 @@ def name_for(module: nn.Module) -> str:
     return name if _names[name] == 1 else f"{name} {_names[name]}"
 
 
-def with_buckets(given: Strategy | str | None, bucket_cap_mb: float | None, ranks: int) -> Strategy | None:
-    """The strategy, with buckets of at least `bucket_cap_mb` MiB if that is said."""
-    strategy = None if given is None else Strategy.of(given)
+def with_buckets(given: Strategy | str | None, bucket_cap_mb: float | None, usual: Strategy) -> Strategy:
+    """The strategy, the `usual` one if none is given, with buckets of at least `bucket_cap_mb` MiB if that is said."""
+    strategy = usual if given is None else Strategy.of(given)
     if bucket_cap_mb is None:
         return strategy
     if not bucket_cap_mb > 0:
         raise ConfigurationError(f"wrapping a model: bucket_cap_mb must be more than 0; got {bucket_cap_mb}")
     size = max(int(bucket_cap_mb * (1 << 20)), 1)
-    return dataclasses.replace(strategy or default_strategy(ranks), bucket_bytes=size)
+    return dataclasses.replace(strategy, bucket_bytes=size)
 
 
 def sparse_parameters(module: nn.Module) -> list[Tensor]:
