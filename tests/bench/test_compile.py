@@ -39,6 +39,7 @@ def test_ways_that_need_no_compiler_agree() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # by inductor itself
 def test_all_ways_agree() -> None:
     assert len(check(run(lambda *_: None, models=["mlp"], calls=5))) == len(WAYS)
 

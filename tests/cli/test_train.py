@@ -49,6 +49,8 @@ REPORT_FIELDS = {
         "threads",
         "update",
         "exact",
+        "consistency",
+        "staleness",
         "strategy",
         "follows_tree",
     ),

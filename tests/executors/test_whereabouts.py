@@ -119,3 +119,14 @@ def test_places_are_read_as_they_were_written() -> None:
     assert other.operations() == {1: "the sum of ö"}
     one.write(None)
     assert other.read(1) is None
+
+
+def test_what_a_rank_has_said_of_itself_stays_until_the_others_have_looked() -> None:
+    places = memoryview(bytearray(Whereabouts.nbytes(2)))
+    own, other = (Whereabouts(places, rank, 2) for rank in (0, 1))
+    place = Place(1, 2, 3, "adding up")
+    own.write(place)
+    own.keep()
+    own.write(Place(1, 4, 3, "leaving"))
+    own.write(None)
+    assert other.read(0) == place

@@ -174,9 +174,10 @@ class Counters:
     def _look_for(self, other: int, ticket: int, whereabouts: Whereabouts, before: Place | None) -> Place | None:
         """Where `other` waits for this rank, if neither can come. before: what this returned the last time."""
         own = Place(self._group, ticket, threading.get_ident(), self._operation(self._rank, ticket))
-        whereabouts.write(own)  # stays there if this raises, so that the other one sees it, too
+        whereabouts.write(own)
         found = whereabouts.crossed(own, other)
         if found is not None and found == before:
+            whereabouts.keep()  # this rank is about to leave; the other one has to see the same
             check_operations(whereabouts.operations())
         return found
 

@@ -8,6 +8,7 @@ write down where, and look at what the one that they wait for has written.
 from __future__ import annotations
 
 import struct
+import time
 from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -17,6 +18,7 @@ from samegrad.executors.operations import NAME_BYTES, packed_name, unpacked_name
 __all__ = ["Counted", "Place", "Whereabouts"]
 
 _HEADER = struct.Struct("<QQQ")
+_KEPT_S = 5.0
 _STRIDE = -(-(_HEADER.size + NAME_BYTES) // 64) * 64  # no two ranks share a cache line
 
 
@@ -49,6 +51,7 @@ class Whereabouts:
     def __init__(self, memory: memoryview, rank: int, size: int) -> None:
         self._memory, self._rank, self._size = memory, rank, size
         self._groups: WeakValueDictionary[int, Counted] = WeakValueDictionary()
+        self._kept_until = 0.0  # of the monotonic clock
 
     @staticmethod
     def nbytes(size: int) -> int:
@@ -60,13 +63,19 @@ class Whereabouts:
         self._groups[group] = counters
 
     def write(self, place: Place | None) -> None:
-        """This rank waits at `place`; None: it goes on."""
+        """This rank waits at `place`; None: it goes on. Nothing for a while after `keep`."""
+        if time.monotonic() < self._kept_until:
+            return
         start = self._rank * _STRIDE
         if place is None:
             self._memory[start : start + _HEADER.size] = bytes(_HEADER.size)
             return
         record = _HEADER.pack(place.group, place.ticket, place.thread) + packed_name(place.operation)
         self._memory[start : start + len(record)] = record
+
+    def keep(self) -> None:
+        """What this rank has written stays there for some seconds, until the others have looked."""
+        self._kept_until = time.monotonic() + _KEPT_S
 
     def read(self, rank: int) -> Place | None:
         """Where `rank` waits; None if it does not, or not for long. May be nonsense while it is being written."""
