@@ -201,7 +201,11 @@ def test_a_timeout_names_who_is_late_and_with_what(kind: str) -> None:
         assert caught.value.rank == 2
         with pytest.raises(PeerTimeout, match=r"remove of key 'v'.* worker 1 still has key 'v'; worker 2 still"):
             stores[0].remove("v").wait(0.05)
-        stores[0].push("w", torch.ones(50_000))
+        stores[2].push("v", torch.ones(3))
+        for store in stores[1:]:
+            store.remove("v")
+        for store in (stores[0], stores[2]):  # closing a store waits for what is asked
+            store.push("w", torch.ones(50_000))
 
 
 @pytest.mark.parametrize("kind", KINDS)

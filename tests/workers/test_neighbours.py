@@ -34,7 +34,7 @@ def test_other_memory_under_the_number_is_refused() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(OSError, match="is another file here"):
         open_offered(os.getpid(), [number, device, os.fstat(other).st_ino])
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before  # an earlier test may have left one to be collected
     os.close(fd)
     os.close(other)
 
