@@ -206,6 +206,7 @@ def test_a_timeout_names_who_is_late_and_with_what(kind: str) -> None:
             store.remove("v")
         for store in (stores[0], stores[2]):  # closing a store waits for what is asked
             store.push("w", torch.ones(50_000))
+            store.barrier()
 
 
 @pytest.mark.parametrize("kind", KINDS)
