@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from benchmarks.emulated_hosts import emulated_hosts, lacking, remove_left
+from tests.workers.processes import is_gone, wait_until
 
 _ROOT = Path(__file__).parents[2]
 _PREFIX = "testhosts"
@@ -47,21 +47,7 @@ def test_nothing_is_left(number: signal.Signals) -> None:
     else:
         assert code == 128 + number
     assert f"{_PREFIX}-{process.pid}-" not in _namespaces()
-    assert _is_gone(inside)
-
-
-def _is_gone(pid: int) -> bool:
-    """Whether it ends within some seconds: it may still wait for a parent to ask how."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.01)
-    return False
+    wait_until(lambda: is_gone(inside), 10)
 
 
 @pytest.mark.dist
