@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from samegrad.planner import exchange_times
 from samegrad.planner.exchange_times import ExchangeTimes, Way
 from samegrad.simulator import Simulation, simulate
 from samegrad.strategy import Strategy
@@ -18,11 +17,13 @@ def simulations(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The sizes that have been simulated."""
     seen: list[float] = []
 
-    def counted(schedule: object, topology: object, nbytes: float) -> Simulation:
-        seen.append(nbytes)
-        return simulate(schedule, topology, nbytes)  # type: ignore[arg-type]
+    exchange = ExchangeTimes.simulation
 
-    monkeypatch.setattr(exchange_times, "simulate", counted)
+    def counted(self: ExchangeTimes, way: Way, nbytes: float) -> Simulation:
+        seen.append(nbytes)
+        return exchange(self, way, nbytes)
+
+    monkeypatch.setattr(ExchangeTimes, "simulation", counted)
     return seen
 
 
@@ -45,6 +46,19 @@ def test_with_latency_what_is_interpolated_is_as_exact_as_it_says(way: Way, simu
         assert times.seconds(way, nbytes) == pytest.approx(exact, rel=5e-3)
     assert len(simulations) < len(SIZES)
     assert times.error <= 5e-3
+
+
+@pytest.mark.parametrize("way", [Way(Strategy("sharded"), 8), Way(Strategy("one-device"), 8, 4)])
+def test_a_fit_takes_few_simulations_and_says_of_all_sizes_what_they_would(way: Way, simulations: list[float]) -> None:
+    times = ExchangeTimes(Topology.preset("ethernet-4x2@25Gb"), 8)
+    sizes = [1e5 * 1.3**number for number in range(24)]
+    times.fit(way, sizes)
+    fitted = len(simulations)
+    assert fitted == 5
+    for nbytes in sizes:
+        exact = simulate(times.schedule(way), times.topology, nbytes).seconds
+        assert times.seconds(way, nbytes) == pytest.approx(exact, rel=5e-3)
+    assert len(simulations) < len(sizes)
 
 
 def test_traffic_grows_with_the_subtrees() -> None:

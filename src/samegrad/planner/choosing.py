@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from samegrad.errors import ConfigurationError, TopologyError
 from samegrad.planner.candidates import candidates, label, ways_of_hosts
 from samegrad.schedules import Cut, build_for
+from samegrad.simulator.placed import simulate
 from samegrad.simulator.shared_host import Addition, SharedHost, SharedWork, Work
-from samegrad.simulator.simulation import simulate
 from samegrad.simulator.survey import first_devices
 from samegrad.strategy import Strategy, default_strategy
 from samegrad.topology.graph import Topology

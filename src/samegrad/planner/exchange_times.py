@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from samegrad.schedules.compose import pipelined
 from samegrad.schedules.ir import Schedule
 from samegrad.shards import shares
-from samegrad.simulator.simulation import Simulation, simulate
+from samegrad.simulator.placed import PlacedSchedule
+from samegrad.simulator.simulation import Simulation
 from samegrad.strategy import Strategy
 from samegrad.topology.graph import Topology
 
 __all__ = ["ExchangeTimes", "Way"]
 
 _TOLERANCE = 5e-3
+_FEW = 6  # sizes, of which all are simulated
 
 
 class Way(NamedTuple):
@@ -41,9 +44,20 @@ class ExchangeTimes:
         self._proportional = not topology.latencies.any() and not topology.per_messages.any()
         self._held: dict[int, list[range]] = {}
         self._schedules: dict[Way, Schedule] = {}
+        self._placed: dict[Way, PlacedSchedule] = {}
         self._known: dict[Way, _Known] = {}
         self._traffic: dict[Way, float] = {}
         self._busy: dict[Way, float] = {}
+
+    def fit(self, way: Way, sizes: Iterable[float]) -> None:
+        """Simulates the smallest, the largest and three of `sizes` in between: as many as it takes to see whether all
+        are on a line."""
+        ordered = sorted(set(sizes))
+        if self._proportional or len(ordered) < _FEW:
+            return
+        last = len(ordered) - 1
+        for place in (0, last, last // 2, last // 4, last - last // 4):
+            self._simulate(way, ordered[place])
 
     def seconds(self, way: Way, nbytes: float) -> float:
         """Of an exchange of `nbytes` bytes."""
@@ -53,8 +67,14 @@ class ExchangeTimes:
                 known.add(nbytes, self.simulation(way, nbytes).seconds)
             return known.seconds[0] * nbytes / known.sizes[0]
         guess, is_good = known.guess(nbytes)
-        if guess is not None and is_good:
-            return guess
+        return guess if guess is not None and is_good else self._simulate(way, nbytes)
+
+    def _simulate(self, way: Way, nbytes: float) -> float:
+        """Also says whether the time is linear around there."""
+        known = self._known.setdefault(way, _Known())
+        if nbytes in known.sizes:
+            return known.seconds[known.sizes.index(nbytes)]
+        guess, _ = known.guess(nbytes)
         found = self.simulation(way, nbytes).seconds
         difference = None if guess is None else abs(guess - found) / found if found else 0.0
         known.add(nbytes, found, is_good=difference is not None and difference <= _TOLERANCE)
@@ -77,7 +97,9 @@ class ExchangeTimes:
 
     def simulation(self, way: Way, nbytes: float) -> Simulation:
         """The exchange itself."""
-        return simulate(self.schedule(way), self.topology, nbytes)
+        if way not in self._placed:
+            self._placed[way] = PlacedSchedule(self.schedule(way), self.topology)
+        return self._placed[way].simulate(nbytes)
 
     def traffic(self, way: Way) -> float:
         """Bytes that the busiest rank sends, as a multiple of the buffer; it grows with the subtrees of the ranks."""

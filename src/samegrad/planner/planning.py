@@ -124,6 +124,9 @@ class _Planning:
                 best = min(each.step_s for each in found)
                 if self._least_step_s(plain) <= best:
                     way = Way(plain.strategy, devices)
+                    sizes = [bucket.nbytes for _, size in cuts for bucket in self._buckets[size]]
+                    for pieces in {n for n, _ in cuts}:
+                        self.times.fit(way._replace(pieces=pieces), sizes)
                     found += [self._forecast(way._replace(pieces=n), size) for n, size in cuts if (n, size) != _PLAIN]
         return tuple(sorted(found, key=_speed))
 
@@ -147,8 +150,13 @@ class _Planning:
     def limit(self, found: Forecast) -> Limit | None:
         """What the exchange of the largest bucket of `found` waits for, and what faster links would give."""
         way = Way(found.strategy, found.devices, found.pieces)
-        largest = max(bucket.nbytes for bucket in self._buckets[found.bucket_bytes])
-        return limit_of(self.times, way, largest, lambda times: self._forecast(way, found.bucket_bytes, times).step_s)
+        sizes = [bucket.nbytes for bucket in self._buckets[found.bucket_bytes]]
+
+        def step_s(times: ExchangeTimes) -> float:
+            times.fit(way, sizes)
+            return self._forecast(way, found.bucket_bytes, times).step_s
+
+        return limit_of(self.times, way, max(sizes), step_s)
 
     def _forecast(self, way: Way, bucket_bytes: float | None, times: ExchangeTimes | None = None) -> Forecast:
         times = times or self.times

@@ -9,7 +9,7 @@ which it writes. Within a round nothing waits: as schedules have it, all read wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,7 +38,8 @@ class Waits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
-    """By round. nbytes: of the message; added: of these, those that the target adds.
+    """By round. nbytes: of the message; added: of these, those that the target adds. Both are in parts of the buffer (all
+    of it are as many as the sum of the schedule's sizes) until they are scaled.
 
     waits: None if nobody asked.
     """
@@ -53,11 +54,14 @@ class Messages:
     def __len__(self) -> int:
         return len(self.source)
 
+    def scaled(self, per_part: float) -> Messages:
+        """In bytes, of which each part of the buffer has so many."""
+        return replace(self, nbytes=self.nbytes * per_part, added=self.added * per_part)
 
-def messages_of(schedule: Schedule, nbytes: float, with_waits: bool) -> Messages:
-    """The messages of a schedule for a buffer of `nbytes` bytes. Raises ConfigurationError if there are too many."""
+
+def messages_of(schedule: Schedule, with_waits: bool) -> Messages:
+    """The messages of a schedule, in parts of the buffer. Raises ConfigurationError if there are too many."""
     edges = np.cumsum([0, *schedule.sizes], dtype=np.int64)
-    per_part = nbytes / float(edges[-1])
     heads: list[tuple[Integers, ...]] = []
     spans: list[tuple[Integers, Integers]] = []
     count = 0
@@ -71,8 +75,8 @@ def messages_of(schedule: Schedule, nbytes: float, with_waits: bool) -> Messages
                 np.full(len(key), number, np.int32),
                 each.source[place],
                 each.target[place],
-                np.bincount(message, parts, len(key)) * per_part,
-                np.bincount(message, parts * (each.op == Op.ADD), len(key)) * per_part,
+                np.bincount(message, parts, len(key)),
+                np.bincount(message, parts * (each.op == Op.ADD), len(key)),
             )
         )
         if with_waits:

@@ -38,10 +38,11 @@ def draw_times(
     for number, candidate in enumerate(candidates):
         look = {"color": f"C{number % 10}", "linestyle": _STYLES[number // 10 % 3], "linewidth": 1.6}
         sizes = np.geomspace(_SMALLEST, max(1e9, nbytes), 19)
-        name, first = candidate.algorithm.name, candidate.simulate(topology, _SMALLEST, barriers)
+        name, placed = candidate.algorithm.name, candidate.placed(topology, barriers)
+        first = placed.simulate(_SMALLEST)
         if len(first.messages) > _MOST_MESSAGES:
             sizes = sizes[[0, -1]]
-        others = [candidate.simulate(topology, float(size), barriers).seconds for size in sizes[1:]]
+        others = [placed.simulate(float(size)).seconds for size in sizes[1:]]
         by_bytes.plot(sizes, [first.seconds, *others], label=name, **look)
         points = []
         for count, part in parts.items():

@@ -1,26 +1,19 @@
-"""How long a schedule takes on a topology, and what came of it: the record."""
+"""What a schedule takes on a topology: the record."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from samegrad.errors import ConfigurationError
-from samegrad.schedules.ir import Collective, Schedule
-from samegrad.simulator.engine import Times, run
-from samegrad.simulator.messages import Messages, messages_of
+from samegrad.schedules.ir import Collective
+from samegrad.simulator.messages import Messages
 from samegrad.simulator.sharing import Floats
-from samegrad.simulator.steps import Steps, steps_of
-from samegrad.simulator.wiring import Wiring, place, wire
 from samegrad.topology.graph import Topology
 
-__all__ = ["Simulation", "Step", "simulate"]
-
-_MOST_BYTES = 1e18
+__all__ = ["Simulation", "Step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,91 +111,3 @@ class Simulation:
             "messages": len(self.messages),
             "barriers": self.barriers,
         }
-
-
-def simulate(
-    schedule: Schedule,
-    topology: Topology,
-    nbytes: float,
-    *,
-    barriers: bool = False,
-    placement: Sequence[str] | None = None,
-) -> Simulation:
-    """How long `schedule` takes for a buffer of `nbytes` bytes on `topology`.
-
-    barriers: every round waits for all of the one before. Otherwise a message starts when what it needs is there.
-    placement: name of the node of each rank. By default the ranks that hold gradients are the devices in their order,
-        and other ranks the hosts.
-
-    Raises ConfigurationError if the schedule does not fit, TopologyError for unknown nodes and where there is no route.
-    """
-    if not isinstance(nbytes, int | float) or not 1 <= nbytes <= _MOST_BYTES:
-        raise ConfigurationError(
-            f"{schedule.name}: nbytes must be a number of bytes from 1 to {_MOST_BYTES:g}; got {nbytes!r}"
-        )
-    names = place(schedule.cut, topology, placement)
-    messages = messages_of(schedule, float(nbytes), with_waits=not barriers)
-    wiring = wire(messages, names, topology)
-    steps = steps_of(messages, wiring)
-    times = run(steps.tasks, wiring.routes)
-    starts = times.start[steps.first]
-    arrivals = times.end[steps.send] + np.append(wiring.routes.latency, 0.0)[wiring.way]
-    ends = np.maximum(arrivals, times.end[steps.last])
-    columns = (messages.number_of_round, messages.source, messages.target, messages.nbytes, starts, arrivals, ends)
-    return Simulation(
-        schedule.name,
-        schedule.collective,
-        float(nbytes),
-        len(schedule.cut.holders),
-        float(ends.max(initial=0.0)),
-        barriers,
-        topology,
-        names,
-        _rounds(messages, starts, ends, len(schedule.rounds)),
-        _busy(messages, wiring, topology),
-        messages,
-        starts,
-        arrivals,
-        ends,
-        tuple(Step(*(column[each].item() for column in columns)) for each in _path(steps, times, ends)),
-    )
-
-
-def _path(steps: Steps, times: Times, ends: Floats) -> list[int]:
-    """The messages that the last one waited for, and so on, from the first one."""
-    message_of = np.full(len(times.start), -1)
-    for tasks in (steps.first, steps.send, steps.last):
-        message_of[tasks] = np.arange(len(ends))
-    task = int(steps.last[np.argmax(ends)]) if len(ends) else -1
-    found: list[int] = []
-    while task >= 0:
-        message = int(message_of[task])
-        if message >= 0 and (not found or found[-1] != message):
-            found.append(message)
-        task = int(times.cause[task])
-    return found[::-1]
-
-
-def _rounds(messages: Messages, starts: Floats, ends: Floats, count: int) -> Floats:
-    """Start and end of each round; a round without messages takes no time after the one before."""
-    rounds = np.empty((count, 2))
-    rounds[:, 0], rounds[:, 1] = np.inf, -np.inf
-    np.minimum.at(rounds[:, 0], messages.number_of_round, starts)
-    np.maximum.at(rounds[:, 1], messages.number_of_round, ends)
-    for number in np.flatnonzero(np.isinf(rounds[:, 0])):
-        rounds[number] = rounds[number - 1, 1] if number else 0.0
-    return rounds
-
-
-def _busy(messages: Messages, wiring: Wiring, topology: Topology) -> Floats:
-    routes, links = wiring.routes, 2 * len(topology.links)
-    sent = wiring.way >= 0
-    count = len(routes.starts) - 1
-    carried = np.bincount(wiring.way[sent], messages.nbytes[sent], count)
-    counted = np.bincount(wiring.way[sent], minlength=count)
-    lengths = np.diff(routes.starts)
-    is_way = np.repeat(carried > 0, lengths)  # the others enter or add
-    passed = routes.passed[is_way]
-    nbytes = np.bincount(passed, np.repeat(carried, lengths)[is_way], links)
-    number = np.bincount(passed, np.repeat(counted, lengths)[is_way], links)
-    return np.asarray(nbytes / topology.capacities + number * topology.per_messages)

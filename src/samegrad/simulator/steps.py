@@ -6,7 +6,7 @@ rounds has left. With barriers every round waits for all of the one before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,12 +21,22 @@ __all__ = ["Steps", "steps_of"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """The tasks of each message: the first one, the one that sends it, the last one. Further tasks only join others."""
+    """The tasks of each message: the first one, the one that sends it, the last one. Further tasks only join others.
+
+    counts: the tasks that count messages: their sizes are no bytes.
+    """
 
     tasks: Tasks
     first: Integers
     send: Integers
     last: Integers
+    counts: Integers
+
+    def scaled(self, per_part: float) -> Steps:
+        """In bytes, of which each part of the buffer has so many."""
+        nbytes = self.tasks.nbytes * per_part
+        nbytes[self.counts] = self.tasks.nbytes[self.counts]
+        return replace(self, tasks=replace(self.tasks, nbytes=nbytes))
 
 
 def steps_of(messages: Messages, wiring: Wiring) -> Steps:
@@ -61,7 +71,7 @@ def steps_of(messages: Messages, wiring: Wiring) -> Steps:
     route[first[enters]], nbytes[first[enters]] = wiring.entrance[enters], 1.0
     route[send], nbytes[send] = wiring.way, messages.nbytes
     route[last[adds]], nbytes[last[adds]] = wiring.adder[adds], messages.added[adds]
-    return Steps(Tasks(route, nbytes, starts, later[order], follower), first, send, last)
+    return Steps(Tasks(route, nbytes, starts, later[order], follower), first, send, last, first[enters])
 
 
 def _queues(

@@ -11,7 +11,8 @@ from samegrad.schedules.catalog import ALGORITHMS, Algorithm, algorithm, build
 from samegrad.schedules.compose import pipelined
 from samegrad.schedules.ir import Schedule
 from samegrad.schedules.options import Options
-from samegrad.simulator.simulation import Simulation, simulate
+from samegrad.simulator.placed import PlacedSchedule, simulate
+from samegrad.simulator.simulation import Simulation
 from samegrad.topology import Kind, Topology, pack_rings, ring_order
 
 __all__ = ["Candidate", "Survey", "first_devices", "laid_out", "simulate_all"]
@@ -31,6 +32,10 @@ class Candidate:
     def simulate(self, topology: Topology, nbytes: float, barriers: bool = False) -> Simulation:
         """See `simulate`."""
         return simulate(self.schedule, topology, nbytes, barriers=barriers, placement=self.placement)
+
+    def placed(self, topology: Topology, barriers: bool = False) -> PlacedSchedule:
+        """For several sizes."""
+        return PlacedSchedule(self.schedule, topology, barriers=barriers, placement=self.placement)
 
 
 @dataclass(frozen=True, slots=True)
