@@ -38,8 +38,8 @@ class Waits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
-    """By round. nbytes: of the message; added: of these, those that the target adds. Both are in parts of the buffer (all
-    of it are as many as the sum of the schedule's sizes) until they are scaled.
+    """By round. nbytes: of the message; added: of these, those that the target adds. Both are in parts of the buffer
+    (all of it: the sum of the schedule's sizes) until they are scaled.
 
     waits: None if nobody asked.
     """
