@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -94,14 +94,22 @@ class ProcessExchange:
         self._slots, self._lanes = [], []
 
 
+class _Transfer(NamedTuple):
+    """act: `isend` or `irecv` of `torch.distributed`. tensor: as bytes."""
+
+    act: Callable[..., Any]
+    tensor: Tensor
+    peer: int
+
+
 class _BoundRound:
     """One round, with the tensors that it reads and writes."""
 
     def __init__(self, each: RankRound, rank: int, handle: dist.ProcessGroup | None) -> None:
         self._each, self._rank, self._handle = each, rank, handle
         self._packed: list[tuple[Tensor, Tensor]] = []  # where to, what: copied before anything else
-        self._sent: list[tuple[int, Tensor]] = []
-        self._received: list[tuple[int, Tensor]] = []
+        self._sends: list[_Transfer] = []
+        self._receives: list[_Transfer] = []
         self._runs: list[Run] = []
         self._works: list[dist.Work] = []
 
@@ -117,7 +125,7 @@ class _BoundRound:
             cells = [kept[spot] if spot in kept else cell(spot) for spot in message.spots]
             wholes, views = _messages(cells, in_place=True)
             self._packed += [(view, each) for view, each in zip(views, cells, strict=True) if view is not each]
-            self._sent += [(message.peer, whole) for whole in wholes]
+            self._sends += _transfers(dist.isend, wholes, message.peer)
         arriving: dict[int, list[Tensor]] = {}
         additions: dict[int, list[Addition]] = {}  # by chunk: those of different chunks have no memory in common
         for message in self._each.received:
@@ -128,7 +136,7 @@ class _BoundRound:
                     Run([(view, None, to)], to.numel()) for to, view in zip(cells, views, strict=True) if view is not to
                 ]
             arriving[message.peer] = views
-            self._received += [(message.peer, whole) for whole in wholes]
+            self._receives += _transfers(dist.irecv, wholes, message.peer)
         for apply in self._each.applied:
             if apply.peer != self._rank:
                 value = arriving[apply.peer][apply.number]
@@ -143,34 +151,30 @@ class _BoundRound:
             self._runs += [Run(each, numel)] if in_blocks else [Run([one], numel) for one in each]
 
     def start(self) -> None:
-        """Is ready to receive, and sends."""
+        """Is ready to receive, and sends. Gloo asks for what comes on the connection on which it sends: asked for
+        later, it would have to wait until all that was sent before is through, and the link would carry one direction
+        after the other."""
         self.pack()
-        self.transfer([*self.receives, *self.sends])
+        self._transfer([*self._receives, *self._sends])
 
     def pack(self) -> None:
         """Copies what is read and written in this round, and what is not sent as it lies."""
         for target, source in self._packed:
             target.copy_(source)
 
-    @property
-    def receives(self) -> list[dist.P2POp]:
-        """What comes. Gloo asks for it on the connection on which it sends: asked for later, it would have to wait
-        until all that was sent before is through, and the link would carry one direction after the other."""
-        return self._transfers(dist.irecv, self._received)
+    def receive(self) -> None:
+        """Is ready for what comes, for which `finish` waits."""
+        self._transfer(self._receives)
 
-    @property
-    def sends(self) -> list[dist.P2POp]:
-        """What goes."""
-        return self._transfers(dist.isend, self._sent)
+    def send(self) -> None:
+        """Starts to send, for which `finish` waits."""
+        self._transfer(self._sends)
 
-    def _transfers(self, act: Callable[..., Any], messages: Sequence[tuple[int, Tensor]]) -> list[dist.P2POp]:
-        return [
-            dist.P2POp(act, tensor.view(torch.uint8), peer, self._handle) for peer, tensor in messages if tensor.numel()
-        ]
-
-    def transfer(self, transfers: list[dist.P2POp]) -> None:
-        """Starts `transfers`, for which `finish` waits."""
-        self._works += dist.batch_isend_irecv(transfers) if transfers else []
+    def _transfer(self, transfers: list[_Transfer]) -> None:
+        if transfers and transfers[0].tensor.device.type == "cuda":  # NCCL needs to know of all at once
+            self._works += dist.batch_isend_irecv([dist.P2POp(*each, self._handle) for each in transfers])
+        else:  # the same costs Gloo several times as long for each message
+            self._works += [act(tensor, peer, self._handle) for act, tensor, peer in transfers]
 
     def finish(self) -> None:
         """Waits, and adds."""
@@ -188,9 +192,13 @@ def _start_together(rounds: Sequence[_BoundRound]) -> None:
         return
     for each in rounds:
         each.pack()
-        each.transfer(each.receives)
+        each.receive()
     for each in rounds:
-        each.transfer(each.sends)
+        each.send()
+
+
+def _transfers(act: Callable[..., Any], tensors: Sequence[Tensor], peer: int) -> list[_Transfer]:
+    return [_Transfer(act, tensor.view(torch.uint8), peer) for tensor in tensors if tensor.numel()]
 
 
 def _messages(cells: Sequence[Tensor], in_place: bool) -> tuple[list[Tensor], list[Tensor]]:
