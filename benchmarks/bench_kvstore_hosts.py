@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from samegrad.kvstore.handshake import new_nonce
-from samegrad.kvstore.placement import Extent, place
+from samegrad.kvstore.placement import LINK_SLICE_BYTES, Extent, place
 from samegrad.schedules import build, pipelined
 from samegrad.simulator import Simulation, simulate
 from samegrad.topology import Kind, Link, Node, Topology
@@ -93,7 +93,7 @@ def predict(case: Case, numel: int, rate: float) -> Simulation:
     nodes += [Node(name, Kind.DEVICE if name in workers else Kind.HOST, f"host{at}") for name, at in host_of.items()]
     links = [Link(name, f"nic{at}", _MEMORY) for name, at in host_of.items()]
     links += [Link(f"nic{at}", "switch", rate, _LATENCY_S) for at in hosts]
-    slices = Counter(each.servers[0] for each in place([Extent("w", numel, 4)], case.servers)["w"])
+    slices = Counter(each.servers[0] for each in place([Extent("w", numel, 4)], case.servers, LINK_SLICE_BYTES)["w"])
     schedule = pipelined(build("servers", case.workers, case.servers), max(slices.values()))
     topology = Topology(str(case), tuple(nodes), tuple(links))
     return simulate(schedule, topology, 4 * numel, placement=[*workers, *servers])

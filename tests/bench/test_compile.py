@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from matplotlib.figure import Figure
-from torch import nn
 
 from samegrad.bench import compile as module
 from samegrad.bench.compile import WAYS, _Row, run
@@ -45,25 +42,6 @@ def test_ways_that_need_no_compiler_agree() -> None:
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # by inductor itself
 def test_all_ways_agree() -> None:
     assert len(check(run(lambda *_: None, models=["mlp"], calls=5))) == len(WAYS)
-
-
-@pytest.mark.parametrize("kept", [None, "kept"])
-def test_what_earlier_runs_have_compiled_is_not_found(monkeypatch: pytest.MonkeyPatch, kept: str | None) -> None:
-    name, seen = "TORCHINDUCTOR_CACHE_DIR", []
-    monkeypatch.delenv(name, raising=False)
-    if kept is not None:
-        monkeypatch.setenv(name, kept)
-
-    def noted(model: nn.Module, X: torch.Tensor, folder: Path) -> module._Made:
-        seen.append(os.environ[name])
-        return module._Made(model)
-
-    monkeypatch.setattr(module, "WAYS", {"plain": noted})
-    for _ in range(2):
-        run(lambda *_: None, models=["mlp"], calls=1, ways=["plain"])
-    assert len({*seen, kept}) == 3
-    assert not any(map(os.path.exists, seen))
-    assert os.environ.get(name) == kept
 
 
 def row(model: str, way: str, seconds: float, compile_s: float | None = None, difference: float = 0.0) -> _Row:

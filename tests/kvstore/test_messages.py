@@ -54,7 +54,7 @@ from samegrad.kvstore.messages import (
 MESSAGES: list[Message] = [
     Hello(-1, "ab", {"workers": 2, "updater": None}),
     Challenge("ab", "cd"),
-    Welcome(30.0),
+    Welcome(30.0, 1 << 20),
     Declare(1, "conv.weight", "float32", [20, 1, 3, 3], [[0, 90], [90, 180]]),
     Declare(1, -5, "int64", [], [[0, 1]]),
     Fill(2, [0, 1]),

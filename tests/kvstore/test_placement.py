@@ -10,6 +10,7 @@ import pytest
 
 from samegrad.errors import ConfigurationError
 from samegrad.kvstore.placement import (
+    LINK_SLICE_BYTES,
     SLICE_BYTES,
     UNIT_BYTES,
     WHOLE_BYTES,
@@ -41,13 +42,14 @@ def random_values(random_: random.Random) -> list[Extent]:
 
 
 @pytest.mark.parametrize("servers", range(1, 10))
+@pytest.mark.parametrize("longest", [SLICE_BYTES, LINK_SLICE_BYTES, WHOLE_BYTES])
 @pytest.mark.parametrize("numel", SIZES)
-def test_slices_are_contiguous_and_cover_the_value(numel: int, servers: int) -> None:
-    slices = place([Extent("w", numel, 4)], servers)["w"]
+def test_slices_are_contiguous_and_cover_the_value(numel: int, servers: int, longest: int) -> None:
+    slices = place([Extent("w", numel, 4)], servers, longest)["w"]
     assert slices[0].start == 0
     assert slices[-1].stop == numel
     assert all(a.stop == b.start for a, b in itertools.pairwise(slices))
-    assert all((each.stop - each.start) * 4 <= SLICE_BYTES for each in slices)
+    assert all((each.stop - each.start) * 4 <= longest for each in slices)
     assert all(each.start * 4 % UNIT_BYTES == 0 for each in slices)
     if 0 < numel * 4 <= WHOLE_BYTES:
         assert len(slices) == 1
@@ -105,6 +107,9 @@ def test_a_key_is_text_or_a_number(key: object) -> None:
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="at least one server; got 0"):
         place([], 0)
+    for length in (0, -UNIT_BYTES, UNIT_BYTES + 1):
+        with pytest.raises(ConfigurationError, match=f"whole units of 4096 bytes; got {length} bytes"):
+            place([Extent("w", 1, 4)], 1, length)
     with pytest.raises(ConfigurationError, match="'w' is listed twice"):
         place([Extent("w", 1, 4), Extent("w", 2, 4)], 1)
     with pytest.raises(ConfigurationError, match="of 3 bytes cannot be"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -28,6 +29,7 @@ from samegrad.kvstore.handshake import answer, challenge, check_answer, is_loopb
 from samegrad.kvstore.job import Job
 from samegrad.kvstore.link import Link
 from samegrad.kvstore.messages import Bye, Challenge, Declare, Fill, Hello, Message, Ping, Proof, Pull, Push, Status
+from samegrad.kvstore.placement import LINK_SLICE_BYTES, SLICE_BYTES
 
 SOUND: list[Message] = [
     Hello(0, "00" * 32, Job(1).to_json()),
@@ -170,6 +172,20 @@ def test_beyond_this_machine_a_secret_is_needed() -> None:
     assert is_loopback("127.0.0.1")
     assert is_loopback("localhost")
     assert not is_loopback("192.0.2.1")
+
+
+def test_slices_are_short_if_a_server_may_be_on_another_host() -> None:
+    with some_servers(1, secret="s") as (near,), contextlib.closing(Server("0.0.0.0", secret="s")) as far:
+        addresses = {"near": [near.address], "both": [near.address, f"127.0.0.1:{far.port}"]}
+        longest = {}
+        for name, listed in addresses.items():
+            with KVStore.connect(listed, worker=(0, 1), secret="s") as store:
+                store.init("w", torch.zeros(3 << 20))
+                total = torch.zeros(3 << 20)
+                store.push_pull("w", torch.ones(3 << 20), total).wait()
+                assert torch.equal(total, torch.ones(3 << 20))
+                longest[name] = max(4 * (piece.stop - piece.start) for piece in store._entries["w"].pieces)
+    assert longest == {"near": SLICE_BYTES, "both": LINK_SLICE_BYTES}
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:x", "host:0", "host:65536", "host:-1", "host:٣"])

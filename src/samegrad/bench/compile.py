@@ -5,10 +5,8 @@ Each way computes what the plain model does, within a tolerance. Files are loade
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import io
-import os
 import tempfile
 import time
 import warnings
@@ -44,7 +42,6 @@ MODELS: Mapping[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 """Name -> how it is made, and the shape of one example."""
 
 _TOLERANCE = 1e-4  # of the largest output
-_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +100,6 @@ WAYS: Mapping[str, Callable[[nn.Module, Tensor, Path], _Made]] = {
 """Name -> what makes it; the first is what the others are compared with. jit.script is deprecated by torch."""
 
 
-@contextlib.contextmanager
-def _nothing_compiled_yet(folder: Path) -> Iterator[None]:
-    """Has torch keep in `folder` what it compiles, instead of where it finds what earlier runs have compiled."""
-    before = os.environ.get(_CACHE)
-    os.environ[_CACHE] = str(folder / "cache")
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_CACHE]
-        else:
-            os.environ[_CACHE] = before
-
-
 def run(
     progress: Progress,
     models: Sequence[str] = tuple(MODELS),
@@ -135,12 +118,7 @@ def run(
     where, threads = device_of(device), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with (
-            torch.no_grad(),
-            compiling(Recipe(threads=1)),
-            tempfile.TemporaryDirectory(prefix="samegrad-") as folder,
-            _nothing_compiled_yet(Path(folder)),
-        ):
+        with torch.no_grad(), compiling(Recipe(threads=1)), tempfile.TemporaryDirectory(prefix="samegrad-") as folder:
             rows = [
                 row
                 for number, name in enumerate(models)

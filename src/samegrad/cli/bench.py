@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from samegrad.bench import EXPERIMENTS
+from samegrad.cli.fresh_cache import nothing_compiled_yet
 from samegrad.cli.plain_help import Group
 from samegrad.cli.train import Debug
 from samegrad.data import DATA
@@ -140,7 +141,8 @@ def _compile(
     debug: Debug = False,
 ) -> None:
     models = [name.strip() for name in model.split(",")]
-    _run(context, plot, as_json, models=models, batch=batch, calls=calls, device=device)
+    with nothing_compiled_yet():
+        _run(context, plot, as_json, models=models, batch=batch, calls=calls, device=device)
 
 
 @bench.command(

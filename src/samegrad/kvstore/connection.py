@@ -41,8 +41,8 @@ _RETRY_S = 0.05
 
 def connect(
     address: str, secret: str | None, worker: int, job: dict[str, Any], timeout_s: float, shares: bool = False
-) -> tuple[Link, float]:
-    """A link to the server at `address`, which has welcomed `worker`; and how long it waits for a sign of the worker.
+) -> tuple[Link, Welcome]:
+    """A link to the server at `address`, and how it has welcomed `worker`.
 
     shares: whether payloads may go through memory that both share, if the server is on this host.
 
@@ -57,16 +57,15 @@ def connect(
     hello = Hello(worker, new_nonce(), job)
     try:
         if not (shares and is_loopback(host) and can_share()):
-            sign_s = _shake_hands(link, secret, hello, address).timeout_s
+            welcome = _shake_hands(link, secret, hello, address)
         else:
             with new_rings() as (fd, out, into):
                 hello = dataclasses.replace(hello, host=host_identity(), memory=[os.getpid(), *offered_memory(fd)])
                 welcome = _shake_hands(link, secret, hello, address)
-                sign_s = welcome.timeout_s
                 if welcome.shares:
                     link.share(out, into)
-        link.set_timeout(sign_s)  # the server answers pings, which come four times as often
-        return link, sign_s
+        link.set_timeout(welcome.timeout_s)  # the server answers pings, which come four times as often
+        return link, welcome
     except OSError as error:
         link.close()
         if isinstance(error, SamegradError):
@@ -141,8 +140,8 @@ def connect_all(
             made.callback(links[-1][0].close)
         made.pop_all()
     return [
-        Connection(address, link, min(sign_s, timeout_s), on_failure)
-        for address, (link, sign_s) in zip(addresses, links, strict=True)
+        Connection(address, link, welcome, timeout_s, on_failure)
+        for address, (link, welcome) in zip(addresses, links, strict=True)
     ]
 
 
@@ -152,9 +151,12 @@ class Connection:
     on_failure: called once with what ended the connection, if that was not `close`; by the thread that receives.
     """
 
-    def __init__(self, address: str, link: Link, sign_s: float, on_failure: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, address: str, link: Link, welcome: Welcome, timeout_s: float, on_failure: Callable[[Exception], None]
+    ) -> None:
         self._address, self._link, self._on_failure = address, link, on_failure
-        self._ping_s = sign_s / 4
+        self.slice_bytes = welcome.slice_bytes
+        self._ping_s = min(welcome.timeout_s, timeout_s) / 4
         self._queue: list[tuple[float, int, Question]] = []
         self._order = itertools.count()
         self._requests = itertools.count(1)

@@ -136,11 +136,12 @@ class Desk:
         if self._is_done.wait(timeout_s) and self._sender.is_alive():
             self._sender.join(timeout_s)
 
-    def run(self, timeout_s: float, rings: tuple[np.ndarray, np.ndarray] | None = None) -> None:
-        """Welcomes the worker and receives until it leaves, or is lost. rings: to receive and to send by, if shared."""
-        job, worker = self._job, self._worker
+    def run(self, welcome: Welcome, rings: tuple[np.ndarray, np.ndarray] | None = None) -> None:
+        """Sends the worker `welcome` and receives until it leaves, or is lost. rings: to receive and to send by, if
+        shared."""
+        job, worker, timeout_s = self._job, self._worker, welcome.timeout_s
         try:
-            self._link.send(Welcome(timeout_s, rings is not None))
+            self._link.send(welcome)
             if rings is not None:
                 into, out = rings
                 self._link.share(out, into)

@@ -32,7 +32,9 @@ class Question:
 
 
 class Peer(Protocol):
-    """A server, as one worker sees it."""
+    """A server, as one worker sees it. slice_bytes: how long slices on it may be."""
+
+    slice_bytes: int
 
     def ask(self, question: Question) -> None:
         """Sends `question`, sooner or later; returns at once. After a failure, its `done` is told that."""

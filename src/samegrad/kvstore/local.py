@@ -10,6 +10,7 @@ from samegrad.kvstore.connection import error_of
 from samegrad.kvstore.handles import Question, last_message
 from samegrad.kvstore.job import Job
 from samegrad.kvstore.messages import Failed, Message, Refused, Values
+from samegrad.kvstore.placement import SLICE_BYTES
 from samegrad.kvstore.state import Reply, ServerState
 
 __all__ = ["LocalPeer", "LocalServer"]
@@ -45,6 +46,7 @@ class LocalPeer:
 
     def __init__(self, server: LocalServer, worker: int) -> None:
         self._server, self._worker = server, worker
+        self.slice_bytes = SLICE_BYTES
         self._asked: dict[int, Question] = {}
         self._requests = 0
         self._failure: Exception | None = None

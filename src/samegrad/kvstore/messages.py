@@ -102,11 +102,13 @@ class Proof(Message):
 class Welcome(Message):
     """The worker may begin. timeout_s: after how long without a message the server takes it for dead.
 
-    shares: whether payloads go through the memory that was offered.
+    slice_bytes: how long slices of values are to be, if no other server wants them shorter. shares: whether payloads go
+    through the memory that was offered.
     """
 
     kind = Kind.WELCOME
     timeout_s: float
+    slice_bytes: int
     shares: bool = False
 
 

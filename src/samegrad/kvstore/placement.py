@@ -1,8 +1,9 @@
 """Which server holds which part of which value. Pure: no torch, no I/O.
 
 A value of more than WHOLE_BYTES is cut over all servers, in units of UNIT_BYTES; a smaller one lies whole on one
-server. What lies on one server is cut further, into slices of at most SLICE_BYTES, so that one slice can be on its way
-back while the next one arrives. With two servers, and the sizes in units:
+server. What lies on one server is cut further, into slices, so that one slice can be on its way back while the next one
+arrives: at most LINK_SLICE_BYTES long where a server may be on another host, and SLICE_BYTES where there is no link to
+keep busy, and each slice costs time of the same cores. With two servers, and the sizes in units:
 
     value   units   server 0        server 1
     w       5       [0 1]           [2 3 4]
@@ -23,13 +24,25 @@ from dataclasses import dataclass
 from samegrad.errors import ConfigurationError
 from samegrad.shards import even
 
-__all__ = ["SLICE_BYTES", "UNIT_BYTES", "WHOLE_BYTES", "Extent", "Key", "Slice", "check_key", "imbalance", "place"]
+__all__ = [
+    "LINK_SLICE_BYTES",
+    "SLICE_BYTES",
+    "UNIT_BYTES",
+    "WHOLE_BYTES",
+    "Extent",
+    "Key",
+    "Slice",
+    "check_key",
+    "imbalance",
+    "place",
+]
 
 Key = str | int
 
 UNIT_BYTES = 1 << 12
 WHOLE_BYTES = 1 << 16
 SLICE_BYTES = 1 << 22
+LINK_SLICE_BYTES = 1 << 20
 _LONGEST_KEY = 512  # bytes
 
 
@@ -77,13 +90,16 @@ def check_key(key: object) -> None:
     )
 
 
-def place(values: Sequence[Extent], servers: int) -> dict[Key, list[Slice]]:
+def place(values: Sequence[Extent], servers: int, slice_bytes: int = SLICE_BYTES) -> dict[Key, list[Slice]]:
     """The slices of each value on `servers` servers (numbered from 0), in the order of its elements.
 
-    Raises ConfigurationError for no servers, or a key that is listed twice.
+    slice_bytes: of the longest slice; whole units.
+    Raises ConfigurationError for no servers, slices of parts of units, or a key that is listed twice.
     """
     if servers < 1:
         raise ConfigurationError(f"a store needs at least one server; got {servers}")
+    if slice_bytes < UNIT_BYTES or slice_bytes % UNIT_BYTES:
+        raise ConfigurationError(f"slices have whole units of {UNIT_BYTES} bytes; got {slice_bytes} bytes")
     loads = [0] * servers
     found: dict[Key, list[Slice]] = {}
     for value in sorted(values, key=lambda value: (-value.nbytes, _order(value.key))):
@@ -101,7 +117,7 @@ def place(values: Sequence[Extent], servers: int) -> dict[Key, list[Slice]]:
         found[value.key] = [
             Slice(value.key, piece.start, piece.stop, (chosen[part.start],))
             for part in parts
-            for piece in _in_slices(part, value.itemsize)
+            for piece in _in_slices(part, slice_bytes // value.itemsize)
         ]
     return {value.key: found[value.key] for value in values}
 
@@ -129,6 +145,5 @@ def _over_servers(value: Extent, servers: int) -> list[range]:
     return parts
 
 
-def _in_slices(part: range, itemsize: int) -> list[range]:
-    step = SLICE_BYTES // itemsize
+def _in_slices(part: range, step: int) -> list[range]:
     return [range(start, min(start + step, part.stop)) for start in range(part.start, part.stop, step)] or [part]

@@ -23,7 +23,7 @@ import numpy as np
 from samegrad.errors import AccessRefused, ConfigurationError, FrameRefused, PeerFailed, PeerTimeout, StoreError
 from samegrad.kvstore.desks import Desk, ServedJob
 from samegrad.kvstore.framing import Limits
-from samegrad.kvstore.handshake import challenge, check_answer, check_reach
+from samegrad.kvstore.handshake import challenge, check_answer, check_reach, is_loopback
 from samegrad.kvstore.job import Job
 from samegrad.kvstore.link import Link
 from samegrad.kvstore.messages import (
@@ -35,6 +35,7 @@ from samegrad.kvstore.messages import (
     Status,
     Welcome,
 )
+from samegrad.kvstore.placement import LINK_SLICE_BYTES, SLICE_BYTES
 from samegrad.kvstore.rendezvous import Rendezvous, offer_server
 from samegrad.kvstore.ring import rings_in
 from samegrad.workers.neighbours import host_identity, open_offered
@@ -75,6 +76,7 @@ class Server:
                 f"a server cannot listen on {host}:{port}: {error}. Is another one running there? Take another port, "
                 f"or 0 for a free one"
             ) from error
+        self._slice_bytes = SLICE_BYTES if is_loopback(host) else LINK_SLICE_BYTES
         self.host, self.port = host, int(self._listener.getsockname()[1])
         self._lock = threading.Lock()
         self._job: ServedJob | None = None
@@ -194,7 +196,7 @@ class Server:
                 self._links.discard(link)
             if "desk" not in locals():
                 link.close()
-        desk.run(self._timeout_s, rings)
+        desk.run(Welcome(self._timeout_s, self._slice_bytes, rings is not None), rings)
 
     def _greet(self, link: Link) -> Hello:
         """The Hello of somebody who knows the secret."""
@@ -211,7 +213,7 @@ class Server:
 
     def _tell(self, link: Link) -> None:
         """Answers who only looks."""
-        link.send(Welcome(self._timeout_s))
+        link.send(Welcome(self._timeout_s, self._slice_bytes))
         with contextlib.suppress(ConnectionError):
             while not self._is_closed:
                 message, _ = link.receive(_STRANGER)

@@ -145,7 +145,7 @@ class KVStore:
                 self._removed.pop(name).wait()
         tensors = {name: tensor for name, tensor in values.items() if isinstance(tensor, Tensor)}
         extents = [Extent(name, tensor.numel(), tensor.element_size()) for name, tensor in tensors.items()]
-        placed = place(extents, len(self._peers))
+        placed = place(extents, len(self._peers), min(peer.slice_bytes for peer in self._peers))
         entries = [Entry(name, tensor.dtype, tensor.shape, []) for name, tensor in tensors.items()]
         asked, places = list[Asked](), list[tuple[Entry, int, list[tuple[int, int]]]]()
         for entry in entries:
