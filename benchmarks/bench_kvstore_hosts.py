@@ -40,12 +40,11 @@ from samegrad.kvstore.placement import LINK_SLICE_BYTES, Extent, place
 from samegrad.schedules import build, pipelined
 from samegrad.simulator import Simulation, simulate
 from samegrad.topology import Kind, Link, Node, Topology
-from samegrad.units import parse_rate
 
 if not __package__:  # run as a script
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.emulated_hosts import Host, emulated_hosts, ended_by_signals, lacking
+from benchmarks.emulated_hosts import Host, emulated_hosts, ended_by_signals, lacking, rate_of, usual_control
 
 __all__ = ["Case", "cases_of", "main", "predict"]
 
@@ -56,7 +55,6 @@ _MEMORY = 1e12  # bytes/s between what is on one host
 _LATENCY_S = 10e-6
 _WARM_ROUNDS = 2
 _CASE_S = 300.0
-_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +185,6 @@ def _line(row: dict[str, Any]) -> str:
     )
 
 
-def _rate(text: str) -> float:
-    """Bytes per second; also as tc writes it."""
-    try:
-        return parse_rate(f"{text[:-3].upper()}b" if text.endswith("bit") else text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def _all_cases(options: argparse.Namespace, numel: int) -> list[dict[str, Any]]:
     """Makes hosts, and prints a line for each case."""
     rows: list[dict[str, Any]] = []
@@ -219,7 +209,7 @@ def _all_cases(options: argparse.Namespace, numel: int) -> list[dict[str, Any]]:
 def main(arguments: list[str] | None = None) -> int:
     """Runs the benchmark; 0 if it could."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", type=_rate, default="1Gb", help="of each cable in each direction, as 1Gb or 200Mb")
+    parser.add_argument("--rate", type=rate_of, default="1Gb", help="of each cable in each direction, as 1Gb or 200Mb")
     parser.add_argument("--megabytes", type=float, default=64.0, help="of the one value")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=4, help="up to how many")
@@ -239,7 +229,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.preset == "tiny":
         options.megabytes, options.rounds, options.workers = 0.5, 2, 2
     numel = int(options.megabytes * 1e6) // 4
-    options.control = options.control or _CONTROL.read_text(encoding="utf-8").strip()
+    options.control = options.control or usual_control()
     print(
         f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} at the start, "
         f"Python {platform.python_version()}, torch {version('torch')}, "

@@ -1,10 +1,10 @@
 """How much of the exchange is hidden behind backward on a slow link: samegrad's wrapper beside PyTorch DDP.
 
     sudo python benchmarks/bench_overlap.py                 # a minute; needs root, and the commands ip and tc
-    sudo python benchmarks/bench_overlap.py --rate 50mbit --rounds 9
+    sudo python benchmarks/bench_overlap.py --rate 50Mb --rounds 9
     sudo python benchmarks/bench_overlap.py --preset tiny   # seconds; figures mean nothing
 
-Two ranks, each in a network namespace of its own (two hosts), are joined by a link of `--rate` in each direction
+Two ranks, each on an emulated host (a network namespace), whose cables to a switch carry `--rate` in each direction
 (`tc ... tbf`). Computing is emulated: every layer sleeps in forward and in backward, as a process does that waits for
 its GPU, so that the cores are free for the exchange. Both wrappers get the same model, the same sizes of buckets, and
 sleep between the same gradients. In each round, each way does some steps with sleeping (a step), and some without (the
@@ -21,20 +21,25 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+if not __package__:  # run as a script
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.emulated_hosts import Host, emulated_hosts, ended_by_signals, lacking, rate_of, usual_control
+
 __all__ = ["Load", "main", "most_hidden"]
 
-_ADDRESSES = ("10.98.6.1", "10.98.6.2")
+_PREFIX = "overlap"
 _PORT = 29_577
+_LONGEST_S = 900.0
+_BURST = "64kb"  # less than a bucket, which would otherwise pass as if there were no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,59 +131,43 @@ def _rank(load: Load, ways: list[str], rounds: int, steps: int) -> None:
     dist.destroy_process_group()
 
 
-@contextmanager
-def _two_hosts(rate: str) -> Iterator[list[str]]:
-    """The names of two network namespaces with a link of `rate` between them."""
-    names = [f"overlap-{os.getpid()}-{place}" for place in "ab"]
-    commands = [
-        *(f"ip netns add {name}" for name in names),
-        f"ip link add veth0 netns {names[0]} type veth peer name veth0 netns {names[1]}",
-        *(f"ip -n {name} addr add {at}/24 dev veth0" for name, at in zip(names, _ADDRESSES, strict=True)),
-        *(f"ip -n {name} link set {link} up" for name in names for link in ("lo", "veth0")),
-        *(f"tc -n {name} qdisc add dev veth0 root tbf rate {rate} burst 64kb latency 400ms" for name in names),
-    ]
-    try:
-        for command in commands:
-            done = subprocess.run(command.split(), capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise SystemExit(f"{command}: {done.stderr.strip()}")
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+def _ranks(hosts: Sequence[Host], arguments: Sequence[str]) -> list[subprocess.Popen[str]]:
+    """A rank on each of `hosts`, with the variables of torchrun."""
+    ranks = []
+    for rank, host in enumerate(hosts):
+        variables = {
+            "RANK": rank,
+            "WORLD_SIZE": len(hosts),
+            "LOCAL_RANK": 0,
+            "LOCAL_WORLD_SIZE": 1,
+            "MASTER_ADDR": hosts[0].address,
+            "MASTER_PORT": _PORT,
+            "GLOO_SOCKET_IFNAME": "eth0",
+        }
+        place = [f"{name}={value}" for name, value in variables.items()]
+        ranks.append(host.start(["env", *place, sys.executable, __file__, *arguments]))
+    return ranks
 
 
-def measure(load: Load, ways: list[str], rate: str, rounds: int, steps: int) -> dict[str, Any]:
-    """What rank 0 prints: seconds of a step and of an exchange, by way and round."""
-    ranks: list[subprocess.Popen[str]] = []
-    options = json.dumps([load.layers, load.numel, load.forward_s, load.backward_s, load.per_bucket])
-    with _two_hosts(rate) as names:
+def measure(load: Load, ways: list[str], rate: float, rounds: int, steps: int) -> dict[str, Any]:
+    """What rank 0 prints: seconds of a step and of an exchange, by way and round. rate: of the link, bytes/s.
+
+    Raises OSError if the hosts cannot be made, or a rank fails.
+    """
+    model = json.dumps([load.layers, load.numel, load.forward_s, load.backward_s, load.per_bucket])
+    arguments = ["--rank", model, "--rounds", str(rounds), "--steps", str(steps), "--ways", ",".join(ways)]
+    with ended_by_signals(), emulated_hosts(_PREFIX, 2, rate, usual_control(), _BURST) as hosts:
+        ranks = _ranks(hosts, arguments)
         try:
-            for rank, name in enumerate(names):
-                place = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-                meeting = {"MASTER_ADDR": _ADDRESSES[0], "MASTER_PORT": str(_PORT), "GLOO_SOCKET_IFNAME": "veth0"}
-                command = [
-                    sys.executable,
-                    __file__,
-                    "--rank",
-                    options,
-                    *("--rounds", str(rounds), "--steps", str(steps)),
-                ]
-                ranks.append(
-                    subprocess.Popen(
-                        ["ip", "netns", "exec", name, *command, "--ways", ",".join(ways)],
-                        env={**os.environ, **place, **meeting},
-                        stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
-                        text=True,
-                    )
-                )
-            out, _ = ranks[0].communicate(timeout=900)
+            out, _ = ranks[0].communicate(timeout=_LONGEST_S)
             if any(each.wait(timeout=60) for each in ranks):
-                raise SystemExit("a rank has failed; see above")
+                raise OSError("a rank has failed; see above")
+        except subprocess.TimeoutExpired as error:
+            raise OSError(f"the ranks were not done within {error.timeout:g} s") from None
         finally:
             for each in ranks:
                 each.kill()
-                each.wait()
+                each.communicate()  # closes its pipes, too
     result: dict[str, Any] = json.loads(out.splitlines()[-1])
     return result
 
@@ -189,7 +178,7 @@ WAYS = ["samegrad", "PyTorch DDP"]
 def main(arguments: list[str] | None = None) -> int:
     """Runs the benchmark; 0 if it could."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", default="100mbit", help="of the link in each direction, as tc writes it")
+    parser.add_argument("--rate", type=rate_of, default="100Mb", help="of the link in each direction")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5, help="of each way in a round")
     parser.add_argument("--ways", default=",".join(WAYS), help="those to measure, with commas")
@@ -203,17 +192,22 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if unknown := [way for way in ways if way not in WAYS]:
         parser.error(f"--ways: there is no {unknown[0]!r}; there are {', '.join(WAYS)}")
-    if os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("tc")):
-        print("bench_overlap.py needs root, to make network namespaces, and the commands ip and tc", file=sys.stderr)
+    if missing := lacking():
+        print(f"bench_overlap.py needs {missing}", file=sys.stderr)
         return 1
     load = Load(layers=3, numel=10_000, forward_s=0.002, backward_s=0.004) if options.preset == "tiny" else Load()
     rounds, steps = (1, 2) if options.preset == "tiny" else (options.rounds, options.steps)
-    result = measure(load, ways, options.rate, rounds, steps)
+    try:
+        result = measure(load, ways, options.rate, rounds, steps)
+    except OSError as error:
+        print(f"bench_overlap.py: {error}", file=sys.stderr)
+        return 1
     conditions = (
         f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}, torch "
-        f"{result['torch']}; two network namespaces, {options.rate} each way, Gloo; computing emulated by sleeping: "
-        f"{load.layers} layers, {load.forward_s * 1e3:g} ms forward and {load.backward_s * 1e3:g} ms backward each; "
-        f"{load.nbytes / 1e6:g} MB of gradients, a bucket for {load.per_bucket} layer; {rounds} rounds of {steps} steps"
+        f"{result['torch']}; two emulated hosts, {options.rate * 8 / 1e6:g} Mbit/s each way, Gloo; computing emulated "
+        f"by sleeping: {load.layers} layers, {load.forward_s * 1e3:g} ms forward and {load.backward_s * 1e3:g} ms "
+        f"backward each; {load.nbytes / 1e6:g} MB of gradients, a bucket for {load.per_bucket} layer; {rounds} rounds "
+        f"of {steps} steps"
     )
     print(conditions)
     print(

@@ -12,6 +12,7 @@ inside; what a process that was killed has left is removed by the next one that 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import re
@@ -23,9 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["Host", "emulated_hosts", "ended_by_signals", "lacking", "remove_left"]
+from samegrad.units import parse_rate
+
+__all__ = ["Host", "emulated_hosts", "ended_by_signals", "lacking", "rate_of", "remove_left", "usual_control"]
 
 _NETWORK = "10.97.8"
+_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 _BURST, _LATENCY = "256kb", "50ms"  # of tbf; a smaller burst would cut up the large packets that veth passes whole
 
 
@@ -55,10 +59,24 @@ def lacking() -> str:
     return " and ".join(missing)
 
 
+def rate_of(text: str) -> float:
+    """Bytes per second of 1Gb or 200Mb, or as tc writes it, 200mbit; for argparse."""
+    try:
+        return parse_rate(f"{text[:-3].upper()}b" if text.endswith("bit") else text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def usual_control() -> str:
+    """What this machine has for TCP's congestion."""
+    return _CONTROL.read_text(encoding="utf-8").strip()
+
+
 @contextlib.contextmanager
-def emulated_hosts(prefix: str, count: int, rate: float, control: str) -> Iterator[list[Host]]:
+def emulated_hosts(prefix: str, count: int, rate: float, control: str, burst: str = _BURST) -> Iterator[list[Host]]:
     """`count` hosts, each joined to the switch by a cable of `rate` bytes/s in each direction.
 
+    burst: what a cable that was idle passes at once, as tc writes it; not much less than what is sent.
     control: of TCP's congestion, on all of them; one of those that /proc/sys/net/ipv4/tcp_allowed_congestion_control
         has, which are all that the system lets a namespace choose.
 
@@ -67,7 +85,7 @@ def emulated_hosts(prefix: str, count: int, rate: float, control: str) -> Iterat
     remove_left(prefix)
     mine = f"{prefix}-{os.getpid()}-"
     switch, hosts = f"{mine}switch", [Host(f"{mine}{at}", f"{_NETWORK}.{at + 1}") for at in range(count)]
-    limit = f"root tbf rate {round(8 * rate)}bit burst {_BURST} latency {_LATENCY}"
+    limit = f"root tbf rate {round(8 * rate)}bit burst {burst} latency {_LATENCY}"
     commands = [f"ip netns add {switch}", f"ip -n {switch} link add br0 type bridge", f"ip -n {switch} link set br0 up"]
     for at, host in enumerate(hosts):
         name, port = host.namespace, f"port{at}"
