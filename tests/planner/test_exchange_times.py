@@ -61,6 +61,25 @@ def test_a_fit_takes_few_simulations_and_says_of_all_sizes_what_they_would(way: 
     assert len(simulations) < len(sizes)
 
 
+@pytest.mark.parametrize(
+    ("name", "preset", "devices", "pieces"),
+    [
+        ("binomial-tree", "ethernet-5x1@10Gb", 3, 4),
+        ("two-way-ring", "ethernet-4x2@1Gb", 5, 1),
+        ("sharded", "fat-tree-2x2x2@100Gb", 8, 4),
+    ],
+)
+def test_a_bend_between_sizes_that_are_far_apart_is_seen(name: str, preset: str, devices: int, pieces: int) -> None:
+    """From 1 byte to 10 GB: nearly all of the time of the largest lies on a line from anywhere below it."""
+    sizes = [10 ** (number / 2) for number in range(21)]
+    times = ExchangeTimes(Topology.preset(preset), 16)
+    way = Way(Strategy(name), devices, pieces)
+    times.fit(way, sizes)
+    for nbytes in sizes:
+        exact = simulate(times.schedule(way), times.topology, nbytes).seconds
+        assert times.seconds(way, nbytes) == pytest.approx(exact, rel=5e-3)
+
+
 def test_traffic_grows_with_the_subtrees() -> None:
     times = ExchangeTimes(Topology.preset("pcie-switch-4"), 8)
     assert times.traffic(Way(Strategy("sharded"), 4)) == 1.5

@@ -99,5 +99,5 @@ def _assumptions(plan: Plan) -> list[str]:
         "Computing time goes by examples, and the optimizer takes none; see docs/planning.md for what is left out.",
     ]
     if plan.interpolation_error:
-        lines.append(f"Some exchanges are interpolated, with an error of up to {plan.interpolation_error:.2%}.")
+        lines.append(f"Some exchanges are interpolated, with an error of about {plan.interpolation_error:.2%} at most.")
     return lines

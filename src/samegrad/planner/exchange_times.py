@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -32,9 +33,9 @@ class ExchangeTimes:
     """Seconds of exchanges on `topology`, of gradients of a minibatch in `shards` shards; the schedules are those that
     a trainer runs.
 
-    Without latencies and times per message, time is proportional to bytes, so one simulation tells all. Else, between
-    two sizes for which that has been found to be as good as a simulation, time is taken to be linear; `error` is the
-    largest relative difference that was found there.
+    Without latencies and times per message, time is proportional to bytes, so one simulation tells all. Else, time is
+    taken to be linear between two simulated sizes where the lines through the next two on either side say the same;
+    `error` is the largest relative difference between such lines where something was interpolated.
     """
 
     def __init__(self, topology: Topology, shards: int) -> None:
@@ -66,21 +67,17 @@ class ExchangeTimes:
             if not known.sizes:
                 known.add(nbytes, self.simulation(way, nbytes).seconds)
             return known.seconds[0] * nbytes / known.sizes[0]
-        guess, is_good = known.guess(nbytes)
-        return guess if guess is not None and is_good else self._simulate(way, nbytes)
+        guess, doubt = known.guess(nbytes)
+        if doubt > _TOLERANCE:
+            return self._simulate(way, nbytes)
+        self.error = max(self.error, doubt)
+        return guess
 
     def _simulate(self, way: Way, nbytes: float) -> float:
-        """Also says whether the time is linear around there."""
         known = self._known.setdefault(way, _Known())
-        if nbytes in known.sizes:
-            return known.seconds[known.sizes.index(nbytes)]
-        guess, _ = known.guess(nbytes)
-        found = self.simulation(way, nbytes).seconds
-        difference = None if guess is None else abs(guess - found) / found if found else 0.0
-        known.add(nbytes, found, is_good=difference is not None and difference <= _TOLERANCE)
-        if difference is not None and difference <= _TOLERANCE:
-            self.error = max(self.error, difference)
-        return found
+        if nbytes not in known.sizes:
+            known.add(nbytes, self.simulation(way, nbytes).seconds)
+        return known.seconds[known.sizes.index(nbytes)]
 
     def least_seconds(self, way: Way, nbytes: float) -> float:
         """What its busiest link needs for the bytes that pass it, whatever the buckets and pieces."""
@@ -122,26 +119,35 @@ class ExchangeTimes:
 
 
 class _Known:
-    """Times of some sizes, sorted; and whether those between a size and the next one may be taken as linear."""
+    """Times of some sizes, sorted.
+
+    A time that waits for the latest of several things bends upwards where another one becomes the latest: above the
+    lines through the neighbours, below the one between them. So where these lines are near each other, so is the time.
+    """
 
     def __init__(self) -> None:
         self.sizes: list[float] = []
         self.seconds: list[float] = []
-        self._is_good: list[bool] = []
 
-    def guess(self, nbytes: float) -> tuple[float | None, bool]:
+    def guess(self, nbytes: float) -> tuple[float, float]:
+        """On the line between the sizes around `nbytes`; and how far, relative to that, lines through the next two
+        sizes on either side are from it: infinitely if there are none."""
         at = bisect.bisect_left(self.sizes, nbytes)
         if at < len(self.sizes) and self.sizes[at] == nbytes:
-            return self.seconds[at], True
+            return self.seconds[at], 0.0
         if not 0 < at < len(self.sizes):
-            return None, False
-        part = (nbytes - self.sizes[at - 1]) / (self.sizes[at] - self.sizes[at - 1])
-        return self.seconds[at - 1] * (1 - part) + self.seconds[at] * part, self._is_good[at - 1]
+            return 0.0, math.inf
+        guess = self._on_line(at - 1, nbytes)
+        others = [self._on_line(each, nbytes) for each in (at - 2, at) if 0 <= each < len(self.sizes) - 1]
+        doubts = [abs(guess - other) / guess if guess else 0.0 for other in others]
+        return guess, max(doubts, default=math.inf)
 
-    def add(self, nbytes: float, seconds: float, is_good: bool = False) -> None:
+    def _on_line(self, first: int, nbytes: float) -> float:
+        """What the line through size number `first` and the next one says."""
+        part = (nbytes - self.sizes[first]) / (self.sizes[first + 1] - self.sizes[first])
+        return self.seconds[first] * (1 - part) + self.seconds[first + 1] * part
+
+    def add(self, nbytes: float, seconds: float) -> None:
         at = bisect.bisect_left(self.sizes, nbytes)
         self.sizes.insert(at, nbytes)
         self.seconds.insert(at, seconds)
-        self._is_good.insert(at, is_good)
-        if at > 0:
-            self._is_good[at - 1] = is_good

@@ -72,7 +72,8 @@ class Plan:
     curve: the fastest way for each of several numbers of devices.
     limit: what the exchange of the first waits for; None if there is none.
     explanation, advice: sentences; `advice` has what speaks against the devices or the shards that were asked for.
-    interpolation_error: the largest relative difference found between times that were interpolated and simulated ones.
+    interpolation_error: how far times that were interpolated may be off: the largest relative difference between the
+        lines through simulated sizes that were compared there.
     """
 
     workload: Workload = field(repr=False)

@@ -154,7 +154,9 @@ class _Planning:
 
         def step_s(times: ExchangeTimes) -> float:
             times.fit(way, sizes)
-            return self._forecast(way, found.bucket_bytes, times).step_s
+            seconds = self._forecast(way, found.bucket_bytes, times).step_s
+            self.times.error = max(self.times.error, times.error)
+            return seconds
 
         return limit_of(self.times, way, max(sizes), step_s)
 
