@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from samegrad.errors import ConfigurationError, TopologyError
 from samegrad.schedules import Collective, Cut, Options, Schedule, build, build_for, pipelined
 from samegrad.schedules.ir import Op, Round
 from samegrad.simulator import Simulation, simulate
+from samegrad.simulator.placed import PlacedSchedule
 from samegrad.topology import Kind, Link, Node, Topology
 
 
@@ -186,10 +188,32 @@ def test_placement() -> None:
     assert shared.seconds == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize("nbytes", [0, -1.0, 1e-300, 1e19, math.inf, math.nan, "160MB", None])
+@pytest.mark.parametrize("nbytes", [0, -1.0, 1e-300, 1e19, math.inf, math.nan, "160MB", None, True])
 def test_absurd_sizes(nbytes: float) -> None:
     with pytest.raises(ConfigurationError, match=r"ring: nbytes must be a number of bytes from 1 to 1e\+18; got"):
         simulate(build("ring", 2), star(2), nbytes)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint32, np.float32, np.float64])
+def test_sizes_may_be_numbers_of_numpy(kind: type[np.number[Any]]) -> None:
+    found = simulate(build("ring", 2), star(2), kind(1 << 20))  # type: ignore[arg-type]
+    assert found.nbytes == 1 << 20
+    assert type(found.nbytes) is float
+    assert found.seconds == simulate(build("ring", 2), star(2), 1 << 20).seconds
+
+
+@pytest.mark.parametrize("barriers", [False, True])
+@pytest.mark.parametrize("name", ["sharded", "ring", "halving-doubling"])
+def test_a_placed_schedule_keeps_nothing_of_the_sizes_before(name: str, barriers: bool) -> None:
+    schedule = pipelined(build(name, 4), 3)
+    topology = star(4, latency=1e-6, per_message=1e-7, add_rate=2e9)
+    placed = PlacedSchedule(schedule, topology, barriers=barriers)
+    for nbytes in (1e9, 1, 12345.5, 1e9):
+        found, fresh = placed.simulate(nbytes), simulate(schedule, topology, nbytes, barriers=barriers)
+        assert found.to_json() == fresh.to_json()
+        assert found.critical_path == fresh.critical_path
+        for part in ("starts", "arrivals", "ends", "rounds", "busy"):
+            assert np.array_equal(getattr(found, part), getattr(fresh, part))
 
 
 def test_what_does_not_fit() -> None:

@@ -73,7 +73,8 @@ class Workload:
         for field in ("forward_s", "backward_s"):
             seconds = getattr(self, field)
             _check(_is_number(seconds, 0, _MOST_SECONDS), field, "seconds, 0 or more, at most 1e7", seconds)
-        _check(_is_whole(self.batch, 1, _MOST_EXAMPLES), "batch", "a whole number of at least 1", self.batch)
+        wanted = f"a whole number from 1 to {_MOST_EXAMPLES:,}"
+        _check(_is_whole(self.batch, 1, _MOST_EXAMPLES), "batch", wanted, self.batch)
         _check(self.step_s >= _LEAST_SECONDS, "forward_s and backward_s", "more than 0 seconds together", self.step_s)
         count = len(self.gradients)
         _check(1 <= count <= _MOST_GRADIENTS, "gradients", f"from 1 to {_MOST_GRADIENTS:,} of them", count)

@@ -92,7 +92,8 @@ class PlacedSchedule:
 
 
 def _check(schedule: Schedule, nbytes: float) -> None:
-    if not isinstance(nbytes, int | float) or not 1 <= nbytes <= _MOST_BYTES:
+    is_number = isinstance(nbytes, int | float | np.integer | np.floating) and not isinstance(nbytes, bool)
+    if not is_number or not 1 <= nbytes <= _MOST_BYTES:
         raise ConfigurationError(
             f"{schedule.name}: nbytes must be a number of bytes from 1 to {_MOST_BYTES:g}; got {nbytes!r}"
         )
