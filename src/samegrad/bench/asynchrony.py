@@ -219,5 +219,5 @@ def _draw(together: dict[int, Spread], each: dict[int, Spread], rows: Sequence[R
     names = [row[1] for row in parts]
     finishing.barh(names, [1e3 * row[4] for row in parts], label="done")
     finishing.barh(names, [1e3 * row[3] for row in parts], label="calls have returned", height=0.4)
-    finishing.set(title="Right and wrong timing", xlabel="ms")
-    finishing.legend()
+    finishing.set(title="Right and wrong timing", xlabel="ms", ylim=(-0.6, len(parts) + 0.2))  # room for the legend
+    finishing.legend(loc="upper right")
