@@ -5,42 +5,20 @@ A launch runs all cases of `wrapped_cases` and `wrapped_loop_cases`, one after t
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from datetime import timedelta
 
 import pytest
-import torch
-import torch.distributed as dist
 from tests.parallel.wrapped_loop_cases import CASES  # and those of wrapped_cases
 from tests.parallel.wrapped_runs import check, run_cases
-from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 import samegrad as sg
-from samegrad.executors.process_group import ProcessGroup
-from samegrad.parallel import World, distributed_data_parallel
 
 pytestmark = pytest.mark.dist
 SLOW = pytest.mark.slow
 
 
 def run_all(store: str = "") -> dict[str, list[str]]:
-    """For each case and rank: what went wrong, or a digest of the bits. Over Gloo if there is a file for a store."""
-    return run_cases(over_gloo(sg.current_world(), store) if store else sg.current_world(), CASES)
-
-
-def over_gloo(world: World, store: str) -> World:
-    """The same ranks as if they were on several hosts."""
-    dist.init_process_group(
-        "gloo",
-        store=FileStore(store, world.size),
-        rank=world.rank,
-        world_size=world.size,
-        timeout=timedelta(seconds=30),
-    )
-    changed = dataclasses.replace(world, group=ProcessGroup(torch.device("cpu")), host=None)
-    vars(distributed_data_parallel)["current_world"] = lambda: changed
-    return changed
+    return run_cases(sg.current_world(), CASES, store)
 
 
 @functools.cache

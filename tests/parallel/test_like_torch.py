@@ -524,19 +524,31 @@ def what_cannot_be_had(world: World) -> Any:
     return []
 
 
-def run_all() -> dict[str, list[str]]:
-    return run_cases(sg.current_world(), CASES)
+def run_all(store: str) -> dict[str, list[str]]:
+    return run_cases(sg.current_world(), CASES, store)
 
 
 @functools.cache
-def results() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = sg.launch(run_all, devices="cpu:2", timeout_s=30)
+def results(store: str = "") -> dict[str, list[str]]:
+    found: dict[str, list[str]] = sg.launch(lambda: run_all(store), devices="cpu:2", timeout_s=30)
     return found
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_case(name: str) -> None:
     check(results()[name])
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("gloo") / "store")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_case_over_a_process_group(store: str, name: str) -> None:
+    check(results(store)[name])
+    assert results(store)[name] == results()[name], "other bits than in shared memory"
 
 
 def test_names_and_places_of_arguments_are_those_of_torch() -> None:
