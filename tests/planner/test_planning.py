@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -175,6 +176,20 @@ def test_the_kind_of_link_that_helps_most_is_named() -> None:
 def test_a_hidden_exchange_gains_nothing_by_faster_links() -> None:
     made = plan(even_workload(200, 1_000), PCIE, overlap=True)
     assert "with twice the bandwidth, a step would take as long" in made.explanation
+
+
+def test_the_best_strategy_has_the_buckets_of_the_fastest_way() -> None:
+    made = plan(Workload.known("resnet18", 0.01, 0.02, 256), PCIE, Recipe(shards=4), overlap=True)
+    size = made.fastest.bucket_bytes
+    assert size is not None
+    assert made.best == replace(made.fastest.strategy, bucket_bytes=int(size))
+    assert Strategy.from_json(made.to_json()["strategy"]) == made.best
+    one = plan(one_gradient(10_000_001), PCIE, overlap=True)
+    assert (one.fastest.bucket_bytes, one.best.bucket_bytes) == (None, 10_000_001)
+    odd = plan(even_workload(3, 333), PCIE, Recipe(shards=4), overlap=True)
+    assert odd.fastest.bucket_bytes is not None
+    assert odd.best.bucket_bytes == math.ceil(odd.fastest.bucket_bytes)
+    assert plan(one_gradient(1_000), PCIE, devices=1, overlap=True).best.bucket_bytes is None
 
 
 def test_json() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import math
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from samegrad.planner.workload import Workload
@@ -96,8 +97,13 @@ class Plan:
 
     @property
     def best(self) -> Strategy:
-        """The strategy of the fastest way, as `Trainer(strategy=...)` takes it."""
-        return self.fastest.strategy
+        """The strategy of the fastest way, as `Trainer(strategy=...)` takes it; with `overlap`, with its buckets. It
+        has no pieces, since a Trainer sends each bucket whole."""
+        found = self.fastest
+        if not self.overlap or found.devices == 1:
+            return found.strategy
+        nbytes = self.workload.nbytes if found.bucket_bytes is None else found.bucket_bytes
+        return replace(found.strategy, bucket_bytes=math.ceil(nbytes))
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; "strategy" is that of the fastest way."""
