@@ -188,6 +188,22 @@ def test_slices_are_short_if_a_server_may_be_on_another_host() -> None:
     assert longest == {"near": SLICE_BYTES, "both": LINK_SLICE_BYTES}
 
 
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, float("nan"), float("inf"), 1e300])
+def test_nobody_waits_for_no_time_or_for_ever(timeout_s: float) -> None:
+    with pytest.raises(ConfigurationError, match="server: timeout_s must be a number of seconds above 0 and below 1e"):
+        Server(timeout_s=timeout_s)
+    with pytest.raises(ConfigurationError, match="store: timeout_s must be a number of seconds above 0 and below 1e"):
+        KVStore.connect("127.0.0.1:1", worker=(0, 1), timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("wanted", [-1, 0, 4096, LINK_SLICE_BYTES + 1, 2 * SLICE_BYTES, 1 << 62])
+def test_a_server_that_wants_slices_which_cannot_be_is_refused(wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with some_servers(1) as (server,):
+        monkeypatch.setattr(server, "_slice_bytes", wanted)
+        with pytest.raises(FrameRefused, match=rf"{server.address} wants slices of {wanted} bytes .* 65536 to 4194304"):
+            KVStore.connect(server.address, worker=(0, 1))
+
+
 @pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:x", "host:0", "host:65536", "host:-1", "host:٣"])
 def test_an_address_is_host_and_port(text: str) -> None:
     with pytest.raises(ConfigurationError, match="host:port"):

@@ -25,9 +25,10 @@ from samegrad.errors import (
     StoreError,
 )
 from samegrad.kvstore.handles import Question, last_message
-from samegrad.kvstore.handshake import answer, check_reach, is_loopback, new_nonce, parse_address
+from samegrad.kvstore.handshake import LONGEST_S, answer, check_reach, is_loopback, new_nonce, parse_address
 from samegrad.kvstore.link import Link
 from samegrad.kvstore.messages import Challenge, Failed, Hello, Message, Ping, Refused, Values, Welcome
+from samegrad.kvstore.placement import SLICE_BYTES, UNIT_BYTES, WHOLE_BYTES
 from samegrad.kvstore.ring import can_share, new_rings
 from samegrad.workers.neighbours import host_identity, offered_memory
 
@@ -99,6 +100,13 @@ def _shake_hands(link: Link, secret: str | None, hello: Hello, address: str) -> 
     welcome = _told(link, address)
     if not isinstance(welcome, Welcome):
         raise FrameRefused(f"the server at {address} sent {type(welcome).__name__} where a Welcome was expected")
+    longest = welcome.slice_bytes
+    if not WHOLE_BYTES <= longest <= SLICE_BYTES or longest % UNIT_BYTES or not 0 < welcome.timeout_s < LONGEST_S:
+        raise FrameRefused(
+            f"the server at {address} wants slices of {longest} bytes and a sign within {welcome.timeout_s} s; "
+            f"expected whole units of {UNIT_BYTES} bytes, from {WHOLE_BYTES} to {SLICE_BYTES}, and up to "
+            f"{LONGEST_S:g} s. Is it of another version?"
+        )
     return welcome
 
 

@@ -21,7 +21,20 @@ import socket
 from samegrad.errors import AccessRefused, ConfigurationError
 from samegrad.kvstore.messages import Challenge, Hello, Proof
 
-__all__ = ["answer", "challenge", "check_answer", "check_reach", "is_loopback", "new_nonce", "parse_address"]
+__all__ = [
+    "LONGEST_S",
+    "answer",
+    "challenge",
+    "check_answer",
+    "check_patience",
+    "check_reach",
+    "is_loopback",
+    "new_nonce",
+    "parse_address",
+]
+
+LONGEST_S = 1e6
+"""The longest wait there is, in seconds."""
 
 _NONCE_BYTES = 32
 
@@ -68,6 +81,14 @@ def parse_address(text: str) -> tuple[str, int]:
     if not colon or not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 1 << 16:
         raise ConfigurationError(f"expected the address of a server as host:port, such as 10.0.0.2:4100; got {text!r}")
     return host, int(port)
+
+
+def check_patience(what: str, timeout_s: float) -> None:
+    """Raises ConfigurationError unless one can wait for `timeout_s` seconds."""
+    if not 0 < timeout_s < LONGEST_S:  # no NaN either
+        raise ConfigurationError(
+            f"{what}: timeout_s must be a number of seconds above 0 and below {LONGEST_S:g}; got {timeout_s}"
+        )
 
 
 def is_loopback(host: str) -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 from samegrad.errors import AccessRefused, ConfigurationError, FrameRefused, PeerFailed, PeerTimeout, StoreError
 from samegrad.kvstore.desks import Desk, ServedJob
 from samegrad.kvstore.framing import Limits
-from samegrad.kvstore.handshake import challenge, check_answer, check_reach, is_loopback
+from samegrad.kvstore.handshake import challenge, check_answer, check_patience, check_reach, is_loopback
 from samegrad.kvstore.job import Job
 from samegrad.kvstore.link import Link
 from samegrad.kvstore.messages import (
@@ -68,6 +68,7 @@ class Server:
         memory: float = math.inf,
     ) -> None:
         check_reach(host, secret, "serving on")
+        check_patience("server", timeout_s)
         self._secret, self._timeout_s, self._memory = secret, timeout_s, memory
         try:
             self._listener = socket.create_server((host, port), backlog=512)

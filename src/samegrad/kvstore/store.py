@@ -16,6 +16,7 @@ from samegrad.kvstore.asking import Asked, ask_all, ask_who_is_late
 from samegrad.kvstore.connection import LONGEST_START_S, Caller, connect_all
 from samegrad.kvstore.consistency import Consistency
 from samegrad.kvstore.handles import Handle, Peer, Question
+from samegrad.kvstore.handshake import check_patience
 from samegrad.kvstore.job import Job, own_place
 from samegrad.kvstore.keeping import check_state, clocks_for, collect, put_back
 from samegrad.kvstore.local import LocalServer
@@ -102,8 +103,7 @@ class KVStore:
         job = Job(workers, leaves, Consistency(mode, staleness), updater)
         if not 0 <= number < workers:
             raise ConfigurationError(f"store: there is no worker {number} of {workers}; they are numbered from 0")
-        if not 0 < timeout_s < 1e6:
-            raise ConfigurationError(f"store: timeout_s must be a positive number of seconds; got {timeout_s}")
+        check_patience("store", timeout_s)
         listed = addresses_of(addresses, servers, min(timeout_s, LONGEST_START_S))
         store = cls(job, number, [], timeout_s)
         who = Caller(number, job.to_json(), secret, shared_memory)
