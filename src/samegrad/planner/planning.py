@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -25,6 +26,7 @@ _SMALL = 5e6  # bytes of gradients that are cut into halves and eighths
 _BUCKET_BYTES = (25e6, 5e6, 1e6)
 _PIECES = (1, 4, 16)
 _PLAIN = (1, None)  # pieces, and bytes of a bucket
+_TRIED = 4  # strategies whose gradients are cut, for other numbers of devices: the fastest ones without
 _POINTS = 8  # of the curve, between one device and all
 
 
@@ -117,18 +119,29 @@ class _Planning:
             raise problems[0]
         found.sort(key=_speed)
         if self._overlap and devices > 1:
-            cuts = [(pieces, size) for size in self._buckets for pieces in _PIECES]
-            if like is not None:
-                cuts = [(like.pieces, like.bucket_bytes)]
-            for plain in tuple(found):
-                best = min(each.step_s for each in found)
-                if self._least_step_s(plain) <= best:
-                    way = Way(plain.strategy, devices)
-                    sizes = [bucket.nbytes for _, size in cuts for bucket in self._buckets[size]]
-                    for pieces in {n for n, _ in cuts}:
-                        self.times.fit(way._replace(pieces=pieces), sizes)
-                    found += [self._forecast(way._replace(pieces=n), size) for n, size in cuts if (n, size) != _PLAIN]
+            for plain in tuple(found) if like is None else found[:_TRIED]:
+                if self._least_step_s(plain) <= min(each.step_s for each in found):
+                    if like is None:
+                        found += self._cut(plain, list(self._buckets), _PIECES)
+                    else:
+                        found += self._cut(plain, [like.bucket_bytes], [like.pieces])
         return tuple(sorted(found, key=_speed))
+
+    def _cut(self, plain: Forecast, sizes: Sequence[float | None], numbers: Sequence[int]) -> list[Forecast]:
+        """`plain` with buckets of each of `sizes`, in each of `numbers` of pieces, as long as more of them are faster;
+        but for `plain` itself."""
+        found: list[Forecast] = []
+        best = math.inf
+        for pieces in numbers:
+            way = Way(plain.strategy, plain.devices, pieces)
+            self.times.fit(way, [bucket.nbytes for size in sizes for bucket in self._buckets[size]])
+            made = [plain if (pieces, size) == _PLAIN else self._forecast(way, size) for size in sizes]
+            found += [each for each in made if each is not plain]
+            fastest = min(each.step_s for each in made)
+            if fastest >= best:
+                break
+            best = fastest
+        return found
 
     def curve(self, fastest: Forecast, numbers: Sequence[int]) -> tuple[Forecast, ...]:
         """The fastest way for each of `numbers` devices among which there is one; `fastest` for its own."""
