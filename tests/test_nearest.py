@@ -8,7 +8,7 @@ import pytest
 
 from samegrad import data, models
 from samegrad.errors import ConfigurationError
-from samegrad.nearest import nearest
+from samegrad.nearest import meant, nearest
 from samegrad.planner.known_models import gradients_of
 from samegrad.schedules import build
 from samegrad.strategy import Strategy
@@ -21,8 +21,13 @@ def test_letters_do_not_matter() -> None:
     assert nearest("number-7", (f"number-{number}" for number in count())) == "number-7"  # looks through some only
 
 
+def test_what_is_said_of_it() -> None:
+    assert meant("rnig", ["ring"]) == "; did you mean 'ring'?"
+    assert meant("zzz", ["ring"]) == "."
+
+
 @pytest.mark.parametrize(
-    ("call", "meant"),
+    ("call", "name"),
     [
         (lambda: build("RING", 2), "ring"),
         (lambda: Strategy("RING"), "ring"),
@@ -32,7 +37,7 @@ def test_letters_do_not_matter() -> None:
         (lambda: data.load("FASHION-MNIST"), "fashion-mnist"),
     ],
 )
-def test_names_in_capital_letters_are_found(call: object, meant: str) -> None:
+def test_names_in_capital_letters_are_found(call: object, name: str) -> None:
     assert callable(call)
-    with pytest.raises(ConfigurationError, match=f"did you mean '{meant}'"):
+    with pytest.raises(ConfigurationError, match=f"did you mean '{name}'"):
         call()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from samegrad.errors import ConfigurationError
-from samegrad.nearest import nearest
+from samegrad.nearest import meant
 from samegrad.schedules.catalog import ALGORITHMS, algorithm, build_for
 from samegrad.schedules.compose import co_located
 from samegrad.schedules.cut import Cut
@@ -52,10 +52,9 @@ class Strategy:
 
     def __post_init__(self) -> None:
         if self.algorithm not in STRATEGIES:
-            near = nearest(str(self.algorithm), STRATEGIES)
-            hint = f"did you mean {near!r}? " if near else ""
+            hint = meant(str(self.algorithm), STRATEGIES)
             raise ConfigurationError(
-                f"strategy: there is no {self.algorithm!r}; {hint}There are {', '.join(STRATEGIES)} (--strategy)"
+                f"strategy: there is no {self.algorithm!r}{hint} There are {', '.join(STRATEGIES)} (--strategy)"
             )
         known = () if self.algorithm == NATIVE else ALGORITHMS[self.algorithm].takes
         wrong = [name for name in self.options().given() if name not in known]

@@ -29,7 +29,7 @@ def test_loading_by_name() -> None:
         ("fashion_mnist", "unknown data set 'fashion_mnist'; did you mean 'fashion-mnist'"),
         ("digits", "did you mean 'sample-digits'"),
         ("synth", "did you mean 'synthetic'"),
-        ("zzz", r"unknown data set 'zzz'; The known ones are: sample-digits, fashion-mnist, synthetic"),
+        ("zzz", r"unknown data set 'zzz'\. The known ones are: sample-digits, fashion-mnist, synthetic"),
     ],
 )
 def test_an_unknown_name_gets_the_nearest(name: str, message: str) -> None:

@@ -74,6 +74,9 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
     for name in ("cluster.toml", "out/topo", "box.xml"):
         with pytest.raises(DataMissing):
             find(name)
+    for name in ("", " "):
+        with pytest.raises(TopologyError, match=f"expected the name of a file or of a preset; got '{name}'"):
+            find(name)
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from samegrad.errors import ConfigurationError
-from samegrad.nearest import nearest
+from samegrad.nearest import meant
 
 if TYPE_CHECKING:
     from samegrad.data.images import LabelledImages, Split
@@ -54,9 +54,7 @@ def load(name: str, data_dir: Path | None = None) -> Split:
     that is not read from one; `DataMissing` and `DataCorrupt` as the loader does.
     """
     if name not in DATA:
-        near = nearest(name, DATA)
-        hint = f"did you mean {near!r}? " if near else ""
-        raise ConfigurationError(f"unknown data set {name!r}; {hint}The known ones are: {', '.join(DATA)}")
+        raise ConfigurationError(f"unknown data set {name!r}{meant(name, DATA)} The known ones are: {', '.join(DATA)}")
     return DATA[name](data_dir)
 
 

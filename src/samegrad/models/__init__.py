@@ -14,7 +14,7 @@ from samegrad.errors import ConfigurationError
 from samegrad.models.lenet import lenet
 from samegrad.models.mlp import mlp
 from samegrad.models.resnet import resnet18
-from samegrad.nearest import nearest
+from samegrad.nearest import meant
 
 __all__ = ["MODELS", "build", "lenet", "mlp", "resnet18"]
 
@@ -33,7 +33,5 @@ def build(name: str, classes: int = 10) -> nn.Module:
     Raises `ConfigurationError` for an unknown name, with the nearest known one, and for `classes` below 1.
     """
     if name not in MODELS:
-        near = nearest(name, MODELS)
-        hint = f"did you mean {near!r}? " if near else ""
-        raise ConfigurationError(f"unknown model {name!r}; {hint}The known ones are: {', '.join(MODELS)}")
+        raise ConfigurationError(f"unknown model {name!r}{meant(name, MODELS)} The known ones are: {', '.join(MODELS)}")
     return MODELS[name](classes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from samegrad.errors import ConfigurationError
-from samegrad.nearest import nearest
+from samegrad.nearest import meant
 from samegrad.planner.workload import Gradient
 
 __all__ = ["KNOWN_MODELS", "gradients_of"]
@@ -68,11 +68,9 @@ KNOWN_MODELS: Mapping[str, Callable[[], Iterable[_Layer]]] = {"lenet": _lenet, "
 def gradients_of(name: str) -> tuple[Gradient, ...]:
     """The float32 gradients of the model called `name`, last layers first."""
     if name not in KNOWN_MODELS:
-        near = nearest(name, KNOWN_MODELS)
-        hint = f"did you mean {near!r}? " if near else ""
         raise ConfigurationError(
-            f"unknown model {name!r}; {hint}The known ones are {', '.join(KNOWN_MODELS)}; others are described by a "
-            "JSON file"
+            f"unknown model {name!r}{meant(name, KNOWN_MODELS)} The known ones are {', '.join(KNOWN_MODELS)}; others "
+            "are described by a JSON file"
         )
     layers = list(KNOWN_MODELS[name]())[::-1]
     total, done, found = sum(work for _, _, work in layers), 0, []

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from samegrad.errors import ConfigurationError
-from samegrad.nearest import nearest
+from samegrad.nearest import meant
 from samegrad.schedules.binomial_tree import binomial_tree
 from samegrad.schedules.cut import Cut
 from samegrad.schedules.double_binary_tree import double_binary_tree
@@ -77,9 +77,9 @@ def algorithm(name: str) -> Algorithm:
     """The algorithm called `name`. Raises ConfigurationError, with the nearest name, if there is none."""
     if name in ALGORITHMS:
         return ALGORITHMS[name]
-    near = nearest(name, ALGORITHMS)
-    hint = f"did you mean {near!r}? " if near else ""
-    raise ConfigurationError(f"there is no algorithm {name!r}; {hint}There are {', '.join(ALGORITHMS)}")
+    raise ConfigurationError(
+        f"there is no algorithm {name!r}{meant(name, ALGORITHMS)} There are {', '.join(ALGORITHMS)}"
+    )
 
 
 def build(

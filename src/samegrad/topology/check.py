@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from samegrad.errors import TopologyError
-from samegrad.nearest import nearest
+from samegrad.nearest import meant
 
 if TYPE_CHECKING:
     from samegrad.topology.graph import Topology
@@ -58,8 +58,7 @@ def check(topology: Topology) -> None:
 
 def unknown(name: str, known: Iterable[str]) -> str:
     """`name` in quotes, with the nearest of the `known` names if one is near, in capital or small letters."""
-    near = nearest(name, known)
-    return f"{name!r}; did you mean {near!r}?" if near else f"{name!r}."
+    return f"{name!r}{meant(name, known)}"
 
 
 def _reached(start: str, neighbours: dict[str, list[str]]) -> set[str]:

@@ -74,6 +74,8 @@ def load(path: Path, rates: Rates | None = None) -> Topology:
 
 def find(name: str, rates: Rates | None = None) -> Topology:
     """The file or the preset of this name; a file comes first. Raises TopologyError, DataMissing."""
+    if not name.strip():
+        raise TopologyError(f"topology: expected the name of a file or of a preset; got {name!r}")
     path = Path(name)
     if path.exists() or path.suffix in (".toml", ".txt", ".xml", ".json") or "/" in name.split("@")[0]:
         return load(path, rates)
