@@ -16,7 +16,17 @@ from tests.workers.processes import own_children
 __all__ = ["PATIENCE_S", "Ended", "environment", "free_port", "start_ranks", "torchrun", "wait_for"]
 
 PATIENCE_S = 100.0
-_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
+_LAUNCHERS = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "OMP_NUM_THREADS",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME",
+)
 
 
 @dataclass(frozen=True)

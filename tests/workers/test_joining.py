@@ -255,6 +255,9 @@ def test_a_process_group_that_contradicts_the_variables_is_refused(monkeypatch: 
 
 def meet_in_threads(monkeypatch: pytest.MonkeyPatch, change: dict[int, dict[str, Any]]) -> list[Any]:
     """What three ranks find, as threads; rank r says `change[r]` of itself instead of the truth. Exceptions too."""
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # which meeting sets, for this process and its children
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     port = free_port()
     own = threading.local()
     exchange = Meeting.exchange
@@ -293,9 +296,6 @@ def test_ranks_of_one_host_share_memory(monkeypatch: pytest.MonkeyPatch) -> None
 def test_ranks_that_cannot_share_memory_all_know_it(
     change: dict[int, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
     before = len(list(Path("/proc/self/fd").iterdir()))
     found = meet_in_threads(monkeypatch, change)
     assert [worker.memory_fd for worker in found] == [-1] * 3
