@@ -178,6 +178,15 @@ def test_a_hidden_exchange_gains_nothing_by_faster_links() -> None:
     assert "with twice the bandwidth, a step would take as long" in made.explanation
 
 
+def test_the_best_strategy_is_the_fastest_that_a_trainer_runs() -> None:
+    made = plan(Workload.known("mlp", 0.016, 0.02, 256), Topology.preset("ethernet-4x2@25Gb"), overlap=True)
+    assert made.fastest.pieces > 1
+    assert made.trained.step_s == min(each.step_s for each in made.forecasts if each.pieces == 1)
+    assert made.best == replace(made.trained.strategy, bucket_bytes=made.best.bucket_bytes)
+    assert made.trained.bucket_bytes is not None
+    assert made.best.bucket_bytes == math.ceil(made.trained.bucket_bytes)
+
+
 def test_the_best_strategy_has_the_buckets_of_the_fastest_way() -> None:
     made = plan(Workload.known("resnet18", 0.01, 0.02, 256), PCIE, Recipe(shards=4), overlap=True)
     size = made.fastest.bucket_bytes

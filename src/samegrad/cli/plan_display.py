@@ -98,6 +98,16 @@ def _assumptions(plan: Plan) -> list[str]:
         else "All gradients are exchanged at once after backward; --overlap says what ranks that send gain meanwhile.",
         "Computing time goes by examples, and the optimizer takes none; see docs/planning.md for what is left out.",
     ]
+    if plan.trained is not plan.fastest:
+        buckets = (
+            "one bucket"
+            if plan.trained.bucket_bytes is None
+            else (f"buckets of {format_bytes(plan.trained.bucket_bytes)}")
+        )
+        lines.append(
+            f"A Trainer sends each bucket in one piece: there, {label(plan.trained.strategy)} with {buckets} is the "
+            f"fastest, with a step of {format_seconds(plan.trained.step_s)} (--json has it as strategy)."
+        )
     if plan.interpolation_error:
         lines.append(f"Some exchanges are interpolated, with an error of about {plan.interpolation_error:.2%} at most.")
     return lines

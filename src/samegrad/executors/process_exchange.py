@@ -173,7 +173,7 @@ class _BoundRound:
     def _transfer(self, transfers: list[_Transfer]) -> None:
         if transfers and transfers[0].tensor.device.type == "cuda":  # NCCL needs to know of all at once
             self._works += dist.batch_isend_irecv([dist.P2POp(*each, self._handle) for each in transfers])
-        else:  # the same costs Gloo several times as long for each message
+        else:  # over Gloo a batch is the same, after more work in Python
             self._works += [act(tensor, peer, self._handle) for act, tensor, peer in transfers]
 
     def finish(self) -> None:

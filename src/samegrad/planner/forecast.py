@@ -96,17 +96,21 @@ class Plan:
         return self.forecasts[0]
 
     @property
+    def trained(self) -> Forecast:
+        """The fastest way without pieces: a Trainer sends each bucket whole."""
+        return next(each for each in self.forecasts if each.pieces == 1)
+
+    @property
     def best(self) -> Strategy:
-        """The strategy of the fastest way, as `Trainer(strategy=...)` takes it; with `overlap`, with its buckets. It
-        has no pieces, since a Trainer sends each bucket whole."""
-        found = self.fastest
+        """The strategy of `trained`, as `Trainer(strategy=...)` takes it; with `overlap`, with its buckets."""
+        found = self.trained
         if not self.overlap or found.devices == 1:
             return found.strategy
         nbytes = self.workload.nbytes if found.bucket_bytes is None else found.bucket_bytes
         return replace(found.strategy, bucket_bytes=math.ceil(nbytes))
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; "strategy" is that of the fastest way."""
+        """As JSON values; "strategy" is the best one for a Trainer."""
         return {
             "strategy": self.best.to_json(),
             "step_s": self.fastest.step_s,
