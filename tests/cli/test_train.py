@@ -155,7 +155,7 @@ def test_a_timeline_says_where_the_time_went(runs: dict[int, Run]) -> None:
     found = runs[2].report["timeline"]
     assert found["steps"] == sum(event["name"] == "step" for event in events) / 2
     assert found["slowest"] == 0  # it has three times as many shards
-    assert found["slow_by"] > 1.5
+    assert found["slow_by"] > 1.2  # not 3: what a step takes besides its shards, and who else is busy, counts as well
     assert any(line.startswith("timeline       ") and "rank 0 was slow" in line for line in runs[2].stderr.splitlines())
     assert runs[1].report["timeline"] is None
 
