@@ -90,16 +90,48 @@ def test_a_file_system_without_sync_of_folders_will_do(
     assert (tmp_path / "file").read_bytes() == b"content"
 
 
-def test_a_folder_is_made_and_left_empty_by_the_check(tmp_path: Path) -> None:
+def test_the_check_leaves_a_folder_only_where_it_is_to_be_kept(tmp_path: Path) -> None:
+    check_writable(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
     for _ in range(2):
-        check_writable(tmp_path / "a" / "b")
+        check_writable(tmp_path / "a" / "b", keep=True)
     assert list((tmp_path / "a" / "b").iterdir()) == []
+    check_writable(tmp_path / "a" / "b" / "c")
+    assert list((tmp_path / "a").iterdir()) == [tmp_path / "a" / "b"]
 
 
 def test_a_folder_below_a_file_is_not_writable(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OSError, match="file"):
         check_writable(tmp_path / "file" / "out")
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_no_folder_is_left_where_no_file_can_be_made(
+    keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    (tmp_path / "a").mkdir()
+    monkeypatch.setattr(Path, "open", fail)
+    with pytest.raises(OSError, match="no space left"):
+        write_atomically(tmp_path / "a" / "b" / "c" / "file", b"content")
+    with pytest.raises(OSError, match="no space left"):
+        check_writable(tmp_path / "a" / "b" / "c", keep)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "a"]
+
+
+def test_a_folder_that_another_has_used_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def overtaken(self: Path, target: Path) -> Path:
+        (target.parent / "of another").write_bytes(b"")
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(Path, "replace", overtaken)
+    with pytest.raises(OSError, match="no space left"):
+        write_atomically(tmp_path / "a" / "b" / "file", b"content")
+    assert [each.name for each in (tmp_path / "a" / "b").iterdir()] == ["of another"]
 
 
 def test_a_lock_is_seen_while_it_is_held(tmp_path: Path) -> None:

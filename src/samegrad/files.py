@@ -7,7 +7,7 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from io import FileIO
 from pathlib import Path
 
@@ -33,26 +33,27 @@ def write_together(contents: Mapping[Path, Iterable[bytes | memoryview]]) -> Non
 
     All bytes have reached the disk before the first file gets its name; names are given in order, and that of the last
     only when the others have reached the disk. So to replace the last file is to replace all, at once, if the others
-    have names that the one of before does not speak of. Raises `OSError`; no part of a file is left then.
+    have names that the one of before does not speak of. Raises `OSError`; no part of a file is left then, and no folder
+    that was made for it.
     """
     folder = next(iter(contents)).parent
-    folder.mkdir(parents=True, exist_ok=True)
     parts = {path: _part_of(path) for path in contents}
-    try:
-        for path, pieces in contents.items():
-            with parts[path].open("xb", buffering=0) as file:
-                _write(file, pieces)
-        *others, last = parts
-        for path in others:
-            parts[path].replace(path)
-        if others:
+    with _made(folder):
+        try:
+            for path, pieces in contents.items():
+                with parts[path].open("xb", buffering=0) as file:
+                    _write(file, pieces)
+            *others, last = parts
+            for path in others:
+                parts[path].replace(path)
+            if others:
+                _sync_folder(folder)
+            parts[last].replace(last)
             _sync_folder(folder)
-        parts[last].replace(last)
-        _sync_folder(folder)
-    except BaseException:
-        for part in parts.values():
-            _remove(part)
-        raise
+        except BaseException:
+            for part in parts.values():
+                _remove(part)
+            raise
 
 
 def _write(file: FileIO, pieces: Iterable[bytes | memoryview]) -> None:
@@ -79,14 +80,32 @@ def _begin_to_sync(descriptor: int, start: int, nbytes: int) -> None:
         begin(descriptor, start, nbytes, _SYNC_FILE_RANGE_WRITE)
 
 
-def check_writable(folder: Path) -> None:
-    """Make `folder` if needed and show that a file can be made in it; raises `OSError` if not."""
-    folder.mkdir(parents=True, exist_ok=True)
+def check_writable(folder: Path, keep: bool = False) -> None:
+    """Show that a file can be made in `folder`; raises `OSError` if not. A folder that has to be made for it stays only
+    with `keep`, and if a file can be made there."""
     probe = _part_of(folder / "probe")
+    with _made(folder, keep):
+        try:
+            probe.open("xb").close()
+        finally:
+            _remove(probe)
+
+
+@contextlib.contextmanager
+def _made(folder: Path, keep: bool = True) -> Iterator[None]:
+    """`folder`, made if needed. What was made is removed again after an error, and without `keep`; unless others have
+    put something there meanwhile."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    done = False
     try:
-        probe.open("xb").close()
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+        done = keep
     finally:
-        _remove(probe)
+        if not done:
+            with contextlib.suppress(OSError):
+                for each in missing:
+                    each.rmdir()
 
 
 class FolderLock:

@@ -18,7 +18,8 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 
 def write_output(path: Path, content: bytes) -> None:
-    """Writes the file `path` whole or not at all, making its folder if needed. Raises OutputError."""
+    """Writes the file `path` whole or not at all, making its folder if needed. Raises OutputError; then
+    neither is left."""
     try:
         write_atomically(path, content)
     except OSError as error:
@@ -49,7 +50,8 @@ def check_plot(path: Path) -> None:
 
 
 def check_output(option: str, path: Path) -> None:
-    """What `option` names, before hours are spent on what it is to hold: raises OutputError if it cannot be written."""
+    """What `option` names, before hours are spent on what it is to hold: raises OutputError if it cannot be written.
+    Nothing is left of the check, neither a file nor a folder."""
     try:
         check_writable(path.parent)
         if path.is_dir():

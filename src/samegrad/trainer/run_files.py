@@ -30,7 +30,7 @@ EVENTS, REPORT = "tensorboard", "report.json"
 def prepare_folder(folder: Path) -> None:
     """Makes `folder` if needed; raises OutputError if no file can be made in it."""
     try:
-        check_writable(folder)
+        check_writable(folder, keep=True)
     except OSError as error:
         raise OutputError(
             f"--out {folder}: expected a folder that files can be written to; got: {error.strerror or error}. Name "
