@@ -1,4 +1,4 @@
-"""`samegrad train`, stopped and resumed: as processes of their own."""
+"""`samegrad train`, stopped and resumed; what is stopped is a process of its own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.cli.in_process import samegrad
 from tests.workers.processes import is_gone, wait_until
 from typer.testing import CliRunner
 
@@ -35,8 +37,7 @@ OPTIONS = [
 
 
 def train(*options: object) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"} | {"COLUMNS": "80"}
-    return subprocess.run([*COMMAND, *map(str, options)], capture_output=True, text=True, check=False, env=environment)
+    return samegrad("train", *options)
 
 
 def start_and_signal(out: Path, number: signal.Signals, *options: object) -> subprocess.CompletedProcess[str]:
@@ -66,6 +67,20 @@ def fingerprint() -> str:
     """That of the run without a break."""
     ended = train(*OPTIONS, "--devices", "cpu:1", "--json")
     return str(json.loads(ended.stdout)["fingerprint"])
+
+
+@pytest.fixture(scope="module")
+def of_stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of 400 epochs that was stopped, far from its end, however late the signal came."""
+    out = tmp_path_factory.mktemp("stopped")
+    start_and_signal(out, signal.SIGTERM, "--epochs", 400)
+    return out
+
+
+@pytest.fixture
+def stopped(of_stopped: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(of_stopped, tmp_path / "stopped"))
 
 
 @pytest.mark.slow
@@ -145,16 +160,15 @@ def steps(folder: Path) -> int:
     return max(map(steps_of, checkpoints(folder)), default=0)
 
 
-def test_a_run_that_is_not_finished_is_not_replaced(tmp_path: Path) -> None:
-    start_and_signal(tmp_path, signal.SIGTERM, "--epochs", 400)  # far from its end, however late the signal comes
-    before = sorted(path.name for path in tmp_path.iterdir())
-    refused = train(*OPTIONS, "--devices", "cpu:1", "--out", tmp_path)
+def test_a_run_that_is_not_finished_is_not_replaced(stopped: Path) -> None:
+    before = sorted(path.name for path in stopped.iterdir())
+    refused = train(*OPTIONS, "--devices", "cpu:1", "--out", stopped)
     assert refused.returncode == 1
     assert "got one with a run of 400 epochs that was stopped in epoch" in refused.stderr
-    assert f"Go on with that run (--resume {tmp_path})" in refused.stderr
-    latest(tmp_path).write_bytes(b"{}")
-    assert "got one with a damaged checkpoint" in train(*OPTIONS, "--out", tmp_path).stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert f"Go on with that run (--resume {stopped})" in refused.stderr
+    latest(stopped).write_bytes(b"{}")
+    assert "got one with a damaged checkpoint" in train(*OPTIONS, "--out", stopped).stderr
+    assert sorted(path.name for path in stopped.iterdir()) == before
 
 
 def test_a_second_run_in_the_same_folder_is_refused_at_once(tmp_path: Path) -> None:
@@ -187,10 +201,9 @@ def test_a_place_without_a_checkpoint_is_refused(made: str, got: str, tmp_path: 
     assert str(refused.exception) == f"{place}: expected a folder with a checkpoint (checkpoint-*.json); {got}"
 
 
-def test_what_contradicts_the_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
-    start_and_signal(tmp_path, signal.SIGINT)
+def test_what_contradicts_the_checkpoint_is_refused_by_name(stopped: Path) -> None:
     options = ["--lr", "0.3", "--seed", "0", "--model", "lenet", "--lr-rule", "linear", "--warmup-epochs", "20"]
-    refused = train("--resume", tmp_path, *options, "--devices", "cpu:1")
+    refused = train("--resume", stopped, *options, "--devices", "cpu:1")
     assert refused.returncode == 1
     assert "otherwise: --model lenet (the checkpoint has mlp), --lr 0.3 (the checkpoint has 0.02)" in refused.stderr
     assert "--lr-rule linear (the checkpoint has none), --warmup-epochs 20.0 (the checkpoint has 0.0)" in refused.stderr

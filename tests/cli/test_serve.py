@@ -1,4 +1,4 @@
-"""`samegrad serve`, `samegrad store status`, and `samegrad train` with servers, as processes of their own."""
+"""`samegrad serve`, `samegrad store status`, and `samegrad train` with servers."""
 
 from __future__ import annotations
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.workers.processes import Scripts, own_children
+
+from samegrad.workers import launcher
 
 STAND_IN = """\
 def set_num_threads(threads): ...
@@ -23,6 +26,12 @@ class backends:
     class cuda:
         is_built = staticmethod(lambda: True)
 """
+
+
+@pytest.fixture(autouse=True)
+def cold_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches start a new Python, as they do outside of tests."""
+    monkeypatch.setattr(launcher, "subprocess", subprocess)
 
 
 @pytest.fixture(scope="session")

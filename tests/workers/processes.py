@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tests import warm_start
 
 __all__ = ["Scripts", "is_gone", "own_children", "wait_until"]
 
@@ -40,13 +41,15 @@ def is_gone(pid: int) -> bool:
 def own_children() -> list[psutil.Process]:
     """All that this process has started, directly or not, and that has not ended or has not been reaped.
 
-    But for the helpers of multiprocessing, which a test of another file in this process may have had started: they stay
-    until the process ends.
+    But for the helpers of multiprocessing, which a test of another file in this process may have had started, and for
+    the one that forks for tests: they stay until the process ends.
     """
     return [child for child in psutil.Process().children(recursive=True) if not _is_a_helper(child)]
 
 
 def _is_a_helper(process: psutil.Process) -> bool:
+    if process.pid in warm_start.PIDS:
+        return True
     try:
         words = " ".join(process.cmdline())
     except psutil.NoSuchProcess:
