@@ -19,13 +19,13 @@ from torch import Tensor
 
 from samegrad.executors.additions import add_along
 from samegrad.executors.counters import Counters
-from samegrad.schedules.places import BLOCK
 from samegrad.shards import Node, additions
 from samegrad.summation import as_real
 
 __all__ = ["Segment", "SharedMean"]
 
 _ALIGNMENT = 1024  # numbers; where one rank's part ends and the next one's begins
+_BLOCK = 1 << 20  # bytes; the calls for a smaller one take longer than what the cache saves
 _STRIDE = 8  # numbers; each rank's flag has a cache line of its own
 
 
@@ -96,8 +96,9 @@ class SharedMean:
         self._is_kept = True
         for segment in segments:
             for begin, end in _inside(self._parts[segment.flat], segment):
-                for start in range(begin, end, BLOCK):
-                    self._add_up(segment, start, min(start + BLOCK, end), weight)
+                block = _BLOCK // segment.target.element_size()
+                for start in range(begin, end, block):
+                    self._add_up(segment, start, min(start + block, end), weight)
         self._flags[self._rank] = self._is_kept
         self._counters.barrier(self._operation)
         self.are_finite = bool(self._flags.all())
