@@ -262,10 +262,9 @@ class GradientSync:
         return [at for at, is_trained in enumerate(trained) if is_trained and at not in self._loose]
 
     def _new_means(self, positions: Sequence[int]) -> GradientMeans:
-        operation, group = f"gradients of {self._name}", self._group
-        if isinstance(group, SharedMemoryGroup) and self._shares.are_sharded:
+        operation, group, device = f"gradients of {self._name}", self._group, self._parameters[0].device
+        if isinstance(group, SharedMemoryGroup) and self._shares.are_sharded:  # all ranks compute on the CPU then
             return SharedMeans(self._names, self._parameters, positions, group, self._accumulation, operation)
-        device = self._parameters[0].device
         return BucketMeans(
             self._names, self._parameters, positions, self._shares, self._accumulation, operation, device
         )
