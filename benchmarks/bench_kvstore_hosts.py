@@ -11,8 +11,12 @@ the workers' hosts. A figure is the median of the rounds, from the first worker 
 sum.
 
 "limit" is the time that the bytes take on the cable that has to carry most, both directions at the same time, without
-headers. "predicted" is what samegrad.simulator finds for the schedule `servers` on these hosts, in as many pieces as
-the store has slices of the value on a server. There, a cable carries what TCP can have of it: 1448 of 1514 bytes.
+headers, which alone take 4 %. "plain" is what `plain_exchange` takes in turns with the store: a program that sends as
+many bytes over as many connections, receives as many at the same time, and neither adds nor waits for anybody. So it is
+what cables, TCP and cores of this machine have to give. Behind both is the share of it that the store reaches. "cores"
+is how busy all of the machine's were while the store was measured, with whatever else ran there. "predicted" is what
+samegrad.simulator finds for the schedule `servers` on these hosts, in as many pieces as the store has slices of the
+value on a server. There, a cable carries what TCP can have of it: 1448 of 1514 bytes.
 """
 
 from __future__ import annotations
@@ -45,11 +49,13 @@ if not __package__:  # run as a script
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.emulated_hosts import Host, emulated_hosts, ended_by_signals, lacking, rate_of, usual_control
+from benchmarks.plain_exchange import connected_plainly
 
 __all__ = ["Case", "cases_of", "main", "predict"]
 
 PREFIX = "kvhosts"
 _PORT = 4100
+_PLAIN_PORT = 4101
 _PAYLOAD = 1448 / 1514  # of a full Ethernet frame that carries TCP with time stamps
 _MEMORY = 1e12  # bytes/s between what is on one host
 _LATENCY_S = 10e-6
@@ -105,7 +111,8 @@ def _roles(case: Case) -> list[tuple[str, int]]:
 
 
 def _work(number: int, secret_file: str) -> None:
-    """One worker: for each line of input, a case, prints when it has started and ended each round; until input ends."""
+    """One worker: for each line of input, a case, prints when it has started and ended each round with the store, and
+    each with the plain program; and what cores did in the former. Until input ends."""
     import time
 
     import torch
@@ -116,17 +123,34 @@ def _work(number: int, secret_file: str) -> None:
     secret = Path(secret_file).read_text(encoding="utf-8")
     for line in sys.stdin:
         order = json.loads(line)
-        value, out, spans = torch.ones(order["numel"]), torch.empty(order["numel"]), []
-        with KVStore.connect(order["addresses"], secret=secret, worker=(number, order["workers"])) as store:
+        hosts, workers, numel = order["hosts"], order["workers"], order["numel"]
+        value, out, found = torch.ones(numel), torch.empty(numel), []
+        with (
+            KVStore.connect([f"{host}:{_PORT}" for host in hosts], secret=secret, worker=(number, workers)) as store,
+            connected_plainly([(host, _PLAIN_PORT) for host in hosts]) as peers,
+        ):
             store.init("w", value)
             for _ in range(order["rounds"]):
                 store.barrier().wait()
-                start = time.monotonic()
+                start, before = time.monotonic(), _ticks()
                 store.push_pull("w", value, out).wait()
-                spans.append((start, time.monotonic()))
-        if not bool((out == order["workers"]).all()):
-            raise SystemExit(f"worker {number}: the sum over {order['workers']} workers is wrong")
-        print(json.dumps(spans), flush=True)
+                end, after = time.monotonic(), _ticks()
+                store.barrier().wait()
+                plain_start = time.monotonic()
+                peers.exchange(4 * numel // len(hosts))
+                ticks = [is_now - was for is_now, was in zip(after, before, strict=True)]
+                found.append((start, end, plain_start, time.monotonic(), *ticks))
+        if not bool((out == workers).all()):
+            raise SystemExit(f"worker {number}: the sum over {workers} workers is wrong")
+        print(json.dumps(found), flush=True)
+
+
+def _ticks() -> tuple[int, int]:
+    """How long all cores were busy so far, and how long they were there, in the clock ticks of the system."""
+    line = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0]
+    user, nice, system, idle, waiting, *interrupts = map(int, line.split()[1:9])
+    busy = user + nice + system + sum(interrupts)
+    return busy, busy + idle + waiting
 
 
 # --- in the measuring process ------------------------------------------------------------------------------------
@@ -134,7 +158,7 @@ def _work(number: int, secret_file: str) -> None:
 
 @contextlib.contextmanager
 def _started(hosts: Sequence[Host], most: int, secret_file: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """A worker on each of the first `most` hosts; and a server on every host."""
+    """A worker on each of the first `most` hosts; and a server, and the other side of the plain program, on each."""
     started: list[subprocess.Popen[str]] = []
     try:
         for at in range(most):
@@ -143,6 +167,8 @@ def _started(hosts: Sequence[Host], most: int, secret_file: Path) -> Iterator[li
         for host in hosts:
             place = ["--host", host.address, "--port", str(_PORT), "--secret-file", str(secret_file)]
             started.append(host.start([sys.executable, "-m", "samegrad", "serve", *place]))
+            plain = Path(__file__).with_name("plain_exchange.py")
+            started.append(host.start([sys.executable, str(plain), host.address, str(_PLAIN_PORT)]))
         yield started[:most]
     finally:
         for each in started:
@@ -151,10 +177,12 @@ def _started(hosts: Sequence[Host], most: int, secret_file: Path) -> Iterator[li
             each.communicate()
 
 
-def _measured(case: Case, numel: int, rounds: int, hosts: Sequence[Host], workers: Sequence[Any]) -> list[float]:
-    """Seconds of each round."""
-    addresses = [f"{hosts[case.host_of(at)].address}:{_PORT}" for at in range(case.servers)]
-    order = {"workers": case.workers, "addresses": addresses, "numel": numel, "rounds": rounds + _WARM_ROUNDS}
+def _measured(
+    case: Case, numel: int, rounds: int, hosts: Sequence[Host], workers: Sequence[Any]
+) -> dict[str, list[float]]:
+    """Of each round: seconds of the store and of the plain program, and the share of the cores that was busy."""
+    addresses = [hosts[case.host_of(at)].address for at in range(case.servers)]
+    order = {"workers": case.workers, "hosts": addresses, "numel": numel, "rounds": rounds + _WARM_ROUNDS}
     with ThreadPoolExecutor() as pool:
         chosen = workers[: case.workers]
         for worker in chosen:
@@ -172,15 +200,21 @@ def _measured(case: Case, numel: int, rounds: int, hosts: Sequence[Host], worker
     if not all(lines):
         raise ChildProcessError(f"{case}: a worker has failed; see above")
     turns = list(zip(*map(json.loads, lines), strict=True))[_WARM_ROUNDS:]
-    return [max(end for _, end in turn) - min(start for start, _ in turn) for turn in turns]
+    return {
+        "seconds": [max(each[1] for each in turn) - min(each[0] for each in turn) for turn in turns],
+        "plain_s": [max(each[3] for each in turn) - min(each[2] for each in turn) for turn in turns],
+        "cores": [turn[0][4] / max(turn[0][5], 1) for turn in turns],
+    }
 
 
 def _line(row: dict[str, Any]) -> str:
     seconds = row["seconds"]
     median = statistics.median(seconds)
     spread = f"{min(seconds):.3f} - {max(seconds):.3f}"
+    plain = statistics.median(row["plain_s"])
     return (
         f"{row['case']:32s} {median:8.3f} s {spread:>17s} {row['limit_s']:8.3f} s {row['limit_s'] / median:7.1%} "
+        f"{plain:8.3f} s {plain / median:7.1%} {statistics.median(row['cores']):6.0%} "
         f"{row['predicted_s']:8.3f} s {row['predicted_s'] / median - 1:+7.1%}"
     )
 
@@ -195,13 +229,15 @@ def _all_cases(options: argparse.Namespace, numel: int) -> list[dict[str, Any]]:
         secret_file.chmod(0o600)
         hosts = stack.enter_context(emulated_hosts(PREFIX, 2 * options.workers, options.rate, options.control))
         workers = stack.enter_context(_started(hosts, options.workers, secret_file))
-        print(f"{'':32s} {'median':>10s} {'min - max':>17s} {'limit':>10s} {'of it':>7s} {'predicted':>10s}   error")
+        print(
+            f"{'':32s} {'median':>10s} {'min - max':>17s} {'limit':>10s} {'of it':>7s} {'plain':>10s} {'of it':>7s} "
+            f"{'cores':>6s} {'predicted':>10s}   error"
+        )
         for case in cases_of(options.workers):
             prediction = predict(case, numel, options.rate * _PAYLOAD)
             limit_s = float(prediction.busy.max()) * _PAYLOAD
-            seconds = _measured(case, numel, options.rounds, hosts, workers)
-            row = {"case": str(case), **dataclasses.asdict(case), "seconds": seconds}
-            rows.append({**row, "limit_s": limit_s, "predicted_s": prediction.seconds})
+            row = {"case": str(case), **dataclasses.asdict(case), "limit_s": limit_s, "predicted_s": prediction.seconds}
+            rows.append({**row, **_measured(case, numel, options.rounds, hosts, workers)})
             print(_line(rows[-1]), flush=True)
     return rows
 

@@ -59,6 +59,9 @@ def test_the_tiny_preset_measures_all_cases(tmp_path: Path, capsys: pytest.Captu
     for row in record["cases"]:
         assert len(row["seconds"]) == 2
         assert min(row["seconds"]) > 0
+        assert len(row["plain_s"]) == 2
+        assert min(row["plain_s"]) > 0
+        assert all(0 < share <= 1 for share in row["cores"])
         assert row["case"] in printed
     assert "100 Mbit/s each way" in printed
     assert f"{PREFIX}-" not in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
