@@ -6,10 +6,11 @@ is free, and gradients are of parameters that are some steps old. In "stale" nob
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from torch.nn import functional as F
@@ -32,7 +33,7 @@ from samegrad.workers import launch
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from samegrad.data import Split
+    from samegrad.data import LabelledImages, Split
 
 __all__ = ["run"]
 
@@ -70,9 +71,18 @@ class _Run:
         return next((seconds for seconds, found, _ in self.epochs if found >= accuracy), None)
 
 
-def run(progress: Progress, *, job: TrainJob, devices: int = 2, slowdown: float = 4.0, staleness: int = 4) -> Result:
+def run(
+    progress: Progress,
+    *,
+    job: TrainJob,
+    devices: int = 2,
+    slowdown: float = 4.0,
+    staleness: int = 4,
+    images: int | None = None,
+) -> Result:
     """Trains `job` on `devices` CPU workers, the last of which takes `slowdown` times as long for every shard, in each
-    mode; `staleness` is the bound of "stale"."""
+    mode; `staleness` is the bound of "stale". images: how many of the training images, the first ones, are used; all if
+    None."""
     if devices < 2 or slowdown < 1:
         raise ConfigurationError(
             f"expected at least 2 devices and a slowdown of at least 1; got {devices} and {slowdown:g}"
@@ -83,9 +93,9 @@ def run(progress: Progress, *, job: TrainJob, devices: int = 2, slowdown: float 
         replace(free, consistency="stale", staleness=staleness),
         replace(free, consistency="async"),
     ]
-    with own_servers(1) as servers:
+    with own_servers(len(jobs)) as servers:
         found = launch(
-            functools.partial(_train_all, jobs, slowdown, servers),
+            functools.partial(_train_all, jobs, slowdown, servers, images),
             devices=f"cpu:{devices}",
             threads=job.threads,
             timeout_s=_PATIENCE_S,
@@ -119,53 +129,80 @@ def run(progress: Progress, *, job: TrainJob, devices: int = 2, slowdown: float 
     about = conditions(
         threads=job.threads,
         repetitions=1,
-        device=f"{devices} CPU workers, one of them slowed {slowdown:g} times; one server",
+        device=f"{devices} CPU workers, one of them slowed {slowdown:g} times; one server each",
         optimizer=f"{job.optimizer}, lr {job.learning_rate:g}",
         batch_size=job.batch_size,
         epochs=job.epochs,
         shards=job.shards,
         seed=job.seed,
+        images="all" if images is None else images,
     )
     title = f"Waiting for a slow worker, or not: {job.model} on {job.data}"
     return Result(title, about, columns, rows, _shows(runs, slowdown), lambda figure: _draw(runs, figure))
 
 
 def _train_all(
-    jobs: Sequence[TrainJob], slowdown: float, servers: ServerList
+    jobs: Sequence[TrainJob], slowdown: float, servers: ServerList, images: int | None
 ) -> list[tuple[list[tuple[float, float, float]], list[int]]]:
-    """Epochs and steps of each of `jobs`, trained one after the other in every worker."""
+    """Epochs and steps of each of `jobs`. They take turns, an epoch each, so that whatever else this machine does is to
+    the cost of all of them; each has a server of its own."""
     world = current_world()
     split = load_split(jobs[0], world)
-    found = []
-    for place, job in enumerate(jobs):
-        with connected(job, world, servers) as store:
-            trainer = make_trainer(job, world, split, store)
+    if images is not None:
+        split = replace(split, train=_first(split.train, images))
+    with contextlib.ExitStack() as stack:
+        trained = []
+        for job, address in zip(jobs, servers.addresses, strict=True):
+            store = stack.enter_context(connected(job, world, ServerList((address,), servers.secret)))
+            trained.append(_Trained(make_trainer(job, world, split, store), job.consistency))
             if world.rank == world.size - 1:
-                _slow_down(trainer, split, slowdown)
-            world.group.gather(b"", f"beginning with {job.consistency}")
-            tell = teller(job.consistency, place, job.epochs, len(jobs))
-            steps = 0
-
-            def count(step: StepReport, tell: object = tell) -> None:
-                nonlocal steps
-                steps += 1
-                if world.rank == 0 and callable(tell):
-                    tell(step)
-
-            epochs: list[tuple[float, float, float]] = []
-            try:
-                for report in trainer.fit(split.train, job.epochs, validate=split.test, on_step=count):
-                    before = epochs[-1][0] if epochs else 0.0
-                    rate = report.examples / report.seconds
-                    epochs.append((before + report.seconds, report.metrics["accuracy"], rate))
-            except NonFiniteLoss:
-                epochs = []
-        records = world.group.gather(json.dumps([steps, epochs]).encode(), f"the end of {job.consistency}")
-        told = [json.loads(record) for record in records]
+                _slow_down(trained[-1].trainer, split, slowdown)
+        turns = jobs[0].epochs * len(jobs)
+        for turn in range(turns):
+            each = trained[turn % len(jobs)]
+            world.group.gather(b"", f"turn {turn}, {each.name}")
+            if not each.has_diverged:
+                told = teller(each.name, turn, 1, turns, each.trainer.epoch) if world.rank == 0 else None
+                each.train(split, told)
+    found = []
+    for each in trained:
+        records = world.group.gather(json.dumps([each.steps, each.epochs]).encode(), f"the end of {each.name}")
+        lists = [json.loads(record) for record in records]
         # Ranks of a free run take time for themselves; the slowest is what counts.
-        slowest = max((each[1] for each in told), key=lambda each: each[-1][0] if each else 0.0)
-        found.append(([(epoch[0], epoch[1], epoch[2]) for epoch in slowest], [each[0] for each in told]))
+        slowest = max((epochs for _, epochs in lists), key=lambda epochs: epochs[-1][0] if epochs else 0.0)
+        found.append(([(epoch[0], epoch[1], epoch[2]) for epoch in slowest], [steps for steps, _ in lists]))
     return found
+
+
+@dataclass(slots=True)
+class _Trained:
+    """A training of one mode, as one worker sees it; `epochs` as in `_Run`."""
+
+    trainer: Trainer
+    name: str
+    epochs: list[tuple[float, float, float]] = field(default_factory=list)
+    steps: int = 0
+    has_diverged: bool = False
+
+    def train(self, split: Split, tell: Callable[[StepReport], None] | None) -> None:
+        """One more epoch."""
+
+        def count(step: StepReport) -> None:
+            self.steps += 1
+            if tell is not None:
+                tell(step)
+
+        try:
+            (report,) = self.trainer.fit(split.train, 1, validate=split.test, on_step=count)
+        except NonFiniteLoss:
+            self.epochs, self.has_diverged = [], True
+            return
+        before = self.epochs[-1][0] if self.epochs else 0.0
+        self.epochs.append((before + report.seconds, report.metrics["accuracy"], report.examples / report.seconds))
+
+
+def _first(examples: LabelledImages, count: int) -> LabelledImages:
+    return replace(examples, images=examples.images[:count], labels=examples.labels[:count])
 
 
 def _slow_down(trainer: Trainer, split: Split, slowdown: float) -> None:

@@ -263,6 +263,10 @@ def _staleness(
     epochs: Annotated[
         int, typer.Option(help="Passes over the training images, of each run.", metavar="N", min=1)
     ] = _STALENESS.epochs,
+    images: Annotated[
+        int | None,
+        typer.Option(help="Train on the first N training images; by default on all.", metavar="N", min=1),
+    ] = None,
     workers: Annotated[int, typer.Option(help="How many CPU workers there are.", metavar="N", min=2)] = 2,
     slowdown: Annotated[
         float, typer.Option(help="How many times as long the slow one takes for a shard.", metavar="TIMES", min=1)
@@ -275,7 +279,7 @@ def _staleness(
     debug: Debug = False,
 ) -> None:
     job = replace(_STALENESS, model=model, data=data, data_dir=data_dir, lr=lr, epochs=epochs)
-    _run(context, plot, as_json, job=job, devices=workers, slowdown=slowdown, staleness=staleness)
+    _run(context, plot, as_json, job=job, devices=workers, slowdown=slowdown, staleness=staleness, images=images)
 
 
 @bench.command(
