@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from samegrad.callbacks import Callback, EpochReport, SaveReport, StepReport
     from samegrad.errors import SamegradError
     from samegrad.exporting import Exported, export, load_exported
-    from samegrad.kvstore import KVStore, Server, Updater
+    from samegrad.kvstore import KVStore, Server, Updater, client_tls, server_tls, work_or_serve
     from samegrad.parallel import (
         DistributedDataParallel,
         SyncBatchNorm,
@@ -84,6 +84,7 @@ __all__ = [
     "batches",
     "callbacks",
     "check_agreement",
+    "client_tls",
     "current_world",
     "data",
     "devices",
@@ -99,6 +100,7 @@ __all__ = [
     "replicate_parameters",
     "scaled_rate",
     "schedules",
+    "server_tls",
     "simulate",
     "simulator",
     "span",
@@ -106,6 +108,7 @@ __all__ = [
     "topology",
     "trace",
     "warmup",
+    "work_or_serve",
 ]
 
 _HOMES = {
@@ -113,7 +116,7 @@ _HOMES = {
     "workers": ["launch"],
     "errors": ["SamegradError"],
     "exporting": ["Exported", "export", "load_exported"],
-    "kvstore": ["KVStore", "Server", "Updater"],
+    "kvstore": ["KVStore", "Server", "Updater", "client_tls", "server_tls", "work_or_serve"],
     "planner": ["Plan", "Workload", "plan"],
     "probing": ["Machine", "probe"],
     "recipe": ["Recipe"],

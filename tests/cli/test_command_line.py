@@ -34,7 +34,7 @@ TRAIN_OPTIONS = [
         "--compile",
     ),
     *("--inexact", "--consistency", "--staleness", "--devices", "--shares", "--strategy", "--topology"),
-    *("--servers", "--server-addresses", "--secret-file", "--update", "--loader-workers"),
+    *("--servers", "--server-addresses", "--secret-file", "--tls-ca", "--update", "--loader-workers"),
     *("--out", "--tensorboard", "--save-every", "--keep", "--resume", "--check-every", "--trace", "--json", "--debug"),
 ]
 

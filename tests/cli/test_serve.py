@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+import trustme
 from tests.cli.test_command_line import run
 from tests.cli.test_train import COMMAND, train
 
@@ -62,6 +63,26 @@ def gone(pids: list[int], within_s: float) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+def test_serve_and_train_through_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
+    own = str(tmp_path / "server.pem")
+    with served("--tls-cert", own, "--tls-key", own) as (_, address):
+        status = [*SAMEGRAD, "store", "status", address, "--json"]
+        refused = subprocess.run(status, capture_output=True, text=True)
+        assert refused.returncode == 1
+        assert "this server speaks TLS only" in refused.stderr
+        trusting = ["--tls-ca", str(tmp_path / "ca.pem")]
+        assert json.loads(subprocess.run([*status, *trusting], capture_output=True, check=True).stdout)["job"] is None
+        options = ["--data", "synthetic", "--epochs", "1", "--json"]
+        secured = train(*options, "--devices", "cpu:2", "--server-addresses", address, *trusting)
+        alone = train(*options, "--devices", "cpu:1")
+    assert json.loads(secured.stdout)["fingerprint"] == json.loads(alone.stdout)["fingerprint"]
 
 
 @pytest.mark.slow
@@ -177,7 +198,10 @@ def test_a_server_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatc
         ),
         (["train", "--server-addresses", "a:1", "--update", "owner"], "needs --update replicated, or auto; got owner"),
         (["train", "--secret-file", "x"], "--secret-file is for --server-addresses"),
-        (["train", "--servers", "1", "--secret-file", "x"], "--servers makes a new secret each time"),
+        (["train", "--servers", "1", "--secret-file", "x"], "--servers alone makes a new secret each time"),
+        (["train", "--servers", "1", "--tls-ca", "x"], "--tls-ca is for --server-addresses"),
+        (["serve", "--port", "0", "--tls-cert", "x"], "--tls-cert and --tls-key belong together"),
+        (["serve", "--port", "0", "--tls-cert", "x", "--tls-key", "x"], "tls: x and x are no certificate and private"),
         (["train", "--consistency", "async", "--inexact"], "contradicts a run without servers; give --servers"),
         (["train", "--consistency", "async", "--servers", "1"], "contradicts exact=True: no two runs are alike"),
         (["train", "--staleness", "2"], "staleness is for consistency 'stale'; 'sync' takes none"),

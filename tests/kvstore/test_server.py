@@ -23,7 +23,7 @@ from tests.kvstore.test_state import gradient
 
 from samegrad.errors import AccessRefused, ConfigurationError, FrameRefused, PeerFailed, ServerLost, StoreError
 from samegrad.kvstore import KVStore, Server
-from samegrad.kvstore.connection import connect
+from samegrad.kvstore.connection import Caller, connect
 from samegrad.kvstore.framing import PREFIX_BYTES, encode
 from samegrad.kvstore.handshake import answer, challenge, check_answer, is_loopback, new_nonce, parse_address
 from samegrad.kvstore.job import Job
@@ -69,8 +69,8 @@ def attack(server: Server, seed: int, count: int) -> int:
     while sent < count:
         try:
             if random_.random() < 0.1:
-                link, _ = connect(server.address, None, -1, {}, 5.0)
-                end = link._end
+                link, _ = connect(server.address, Caller(-1, {}), 5.0)
+                end = link._socket
             else:
                 end = socket.create_connection((server.host, server.port), timeout=5.0)
         except StoreError:

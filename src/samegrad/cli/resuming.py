@@ -17,7 +17,7 @@ from samegrad.trainer.job import REMEMBERED, TrainJob, resumed_job
 __all__ = ["check_folder", "given_options", "resumed"]
 
 _IF_GIVEN = frozenset({"out", "data_dir", "save_every", "keep", "tensorboard", "strategy"})
-_SERVERS = frozenset({"servers", "server_addresses", "secret_file"})
+_SERVERS = frozenset({"servers", "server_addresses", "secret_file", "tls_ca"})
 _FREE = _IF_GIVEN | {
     "devices",
     "topology",

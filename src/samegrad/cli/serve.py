@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from samegrad.cli.store_servers import read_secret
+from samegrad.errors import ConfigurationError
 from samegrad.units import parse_bytes
 
 __all__ = ["HELP", "serve"]
@@ -48,6 +49,16 @@ def serve(
         str | None,
         typer.Option(help="File with the secret that workers must know; needed beyond this machine.", metavar="FILE"),
     ] = None,
+    tls_cert: Annotated[
+        str | None,
+        typer.Option(
+            help="File with the certificate of this server, which then speaks TLS only; workers need --tls-ca.",
+            metavar="FILE",
+        ),
+    ] = None,
+    tls_key: Annotated[
+        str | None, typer.Option(help="File with the private key of --tls-cert.", metavar="FILE")
+    ] = None,
     timeout: Annotated[
         float,
         typer.Option(help="Seconds without a sign after which a worker counts as lost.", metavar="SECONDS", min=1),
@@ -76,7 +87,9 @@ def serve(
 ) -> None:
     """Serves until a signal comes; exit code 128 and its number, as shells have it."""
     secret = read_secret(secret_file)
-    from samegrad.kvstore import Server
+    if (tls_cert is None) != (tls_key is None):
+        raise ConfigurationError("--tls-cert and --tls-key belong together; give both, or neither")
+    from samegrad.kvstore import Server, server_tls
     from samegrad.kvstore.metrics import serving_metrics
     from samegrad.workers.preparing import keep_freed_memory
 
@@ -91,8 +104,9 @@ def serve(
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         limits = {} if memory is None else {"memory": parse_bytes(memory)}
+        tls = None if tls_cert is None or tls_key is None else server_tls(tls_cert, tls_key)
         with contextlib.ExitStack() as stack:
-            server = stack.enter_context(Server(host, port, secret, timeout, **limits))
+            server = stack.enter_context(Server(host, port, secret, timeout, tls=tls, **limits))
             if metrics_port is not None:
                 metrics_port = stack.enter_context(serving_metrics(_METRICS_HOST, metrics_port, server.status))
             if as_json:

@@ -38,6 +38,10 @@ def status(
     secret_file: Annotated[
         str | None, typer.Option(help="File with the secret of the servers.", metavar="FILE")
     ] = None,
+    tls_ca: Annotated[
+        str | None,
+        typer.Option(help="File with the certificate of who has signed those of the servers, if any.", metavar="FILE"),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the status of each server as one line of JSON.", metavar="")
     ] = False,
@@ -47,4 +51,4 @@ def status(
     del debug
     from samegrad.cli.store_display import show_status
 
-    show_status(addresses, read_secret(secret_file), watch, as_json)
+    show_status(addresses, read_secret(secret_file), tls_ca, watch, as_json)

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from samegrad.kvstore.observer import Observer
+from samegrad.kvstore.tls import client_tls
 from samegrad.units import format_bytes, format_rate
 
 __all__ = ["show_status", "status_table"]
@@ -20,10 +21,13 @@ __all__ = ["show_status", "status_table"]
 _ANSWER_S = 5.0
 
 
-def show_status(addresses: Sequence[str], secret: str | None, watch: float | None, as_json: bool) -> None:
+def show_status(
+    addresses: Sequence[str], secret: str | None, authority: str | None, watch: float | None, as_json: bool
+) -> None:
     """Shows the status of the servers once, or every `watch` seconds. Raises ServerLost, AccessRefused."""
     with contextlib.ExitStack() as stack:
-        observers = [stack.enter_context(Observer(address, secret, _ANSWER_S)) for address in addresses]
+        tls = None if authority is None else client_tls(authority)
+        observers = [stack.enter_context(Observer(address, secret, _ANSWER_S, tls)) for address in addresses]
         found = [observer.status() for observer in observers]
         if as_json:
             for status in found:

@@ -18,10 +18,11 @@ from samegrad.cli.option_values import (
     positive,
 )
 from samegrad.cli.resuming import given_options, resumed
+from samegrad.cli.server_options import DEVICES, SecretFile, ServerAddresses, Servers, TlsCa
 from samegrad.cli.strategy_file import strategy_text, topology_text
 from samegrad.data import DATA
 from samegrad.recipe import MODES, PRECISIONS, Mode, Precision
-from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, MOST_SERVERS, UPDATES, TrainJob, Update
+from samegrad.trainer.job import LEARNING_RATES, MODEL_NAMES, UPDATES, TrainJob, Update
 from samegrad.trainer.learning_rate import RATE_RULES, RateRule
 
 __all__ = ["HELP", "Debug", "train"]
@@ -34,7 +35,7 @@ HELP = (
 )
 
 _MODEL, _RECIPE = "Model and data", "The recipe: decides the result, bit for bit"
-_DEVICES, _OUTPUT = "Devices: do not change the result, within a kind (CPU or GPU)", "Output"
+_OUTPUT = "Output"
 _DEFAULT = TrainJob()
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", metavar="")]
@@ -198,7 +199,7 @@ def train(
             help="cpu:2: two CPU workers; cuda:0,cuda:1: these two GPUs; 2: two GPUs if there are any, else two CPU "
             "workers; auto: every GPU, else one CPU worker per core, at most 8.",
             metavar="LIST",
-            rich_help_panel=_DEVICES,
+            rich_help_panel=DEVICES,
         ),
     ] = "auto",
     shares: Annotated[
@@ -208,7 +209,7 @@ def train(
             "second, and gets twice as many; auto: as measured while training.",
             metavar="auto|equal|LIST",
             callback=checked_shares,
-            rich_help_panel=_DEVICES,
+            rich_help_panel=DEVICES,
         ),
     ] = "equal",
     strategy: Annotated[
@@ -219,7 +220,7 @@ def train(
             "sharded or halving-doubling; with --inexact also ring and others, and native: what the backend (Gloo, "
             "NCCL) does; or a file ending in .json that `samegrad plan --json` has written.",
             metavar="NAME|FILE",
-            rich_help_panel=_DEVICES,
+            rich_help_panel=DEVICES,
         ),
     ] = _DEFAULT.strategy,
     topology: Annotated[
@@ -228,36 +229,13 @@ def train(
             help="What joins the devices, to choose the strategy by: a preset or a file, as for samegrad plan. By "
             "default that is measured at the start.",
             metavar="NAME|FILE",
-            rich_help_panel=_DEVICES,
+            rich_help_panel=DEVICES,
         ),
     ] = None,
-    servers: Annotated[
-        int | None,
-        typer.Option(
-            help="Start so many servers on this host, which add the gradients up (--strategy servers); without it, the "
-            "workers play the servers themselves.",
-            metavar="N",
-            min=1,
-            max=MOST_SERVERS,
-            rich_help_panel=_DEVICES,
-        ),
-    ] = None,
-    server_addresses: Annotated[
-        str | None,
-        typer.Option(
-            help="The servers that add the gradients up, as host:port,host:port; each was started by samegrad serve.",
-            metavar="LIST",
-            rich_help_panel=_DEVICES,
-        ),
-    ] = None,
-    secret_file: Annotated[
-        str | None,
-        typer.Option(
-            help="File with the secret that the servers of --server-addresses share with the workers.",
-            metavar="FILE",
-            rich_help_panel=_DEVICES,
-        ),
-    ] = None,
+    servers: Servers = None,
+    server_addresses: ServerAddresses = None,
+    secret_file: SecretFile = None,
+    tls_ca: TlsCa = None,
     update: Annotated[
         str,
         typer.Option(
@@ -265,7 +243,7 @@ def train(
             "each updates some; auto: owner for several CPU workers, else replicated.",
             metavar="NAME",
             callback=one_of(UPDATES),
-            rich_help_panel=_DEVICES,
+            rich_help_panel=DEVICES,
         ),
     ] = _DEFAULT.update,
     loader_workers: Annotated[
@@ -275,7 +253,7 @@ def train(
             "is best for images in memory.",
             metavar="N",
             min=0,
-            rich_help_panel=_DEVICES,
+            rich_help_panel=DEVICES,
         ),
     ] = _DEFAULT.loader_workers,
     out: Annotated[
@@ -327,7 +305,7 @@ def train(
             "of the first parameter that does.",
             metavar="N",
             min=1,
-            rich_help_panel=_DEVICES,
+            rich_help_panel=DEVICES,
         ),
     ] = None,
     trace: Annotated[
@@ -376,6 +354,7 @@ def train(
         servers=servers,
         server_addresses=None if server_addresses is None else tuple(server_addresses.split(",")),
         secret_file=secret_file,
+        tls_ca=tls_ca,
         update=cast(Update, update),
         loader_workers=loader_workers,
         out=out,

@@ -22,8 +22,8 @@ from samegrad.callbacks.relay import tell
 from samegrad.callbacks.tensorboard import check_tensorboard
 from samegrad.cli.resuming import check_folder
 from samegrad.cli.stopping import StoppedBySignal
-from samegrad.cli.store_servers import servers_of
-from samegrad.errors import ConfigurationError, DeviceUnavailable
+from samegrad.cli.store_servers import role_of, servers_of
+from samegrad.errors import DeviceUnavailable
 from samegrad.machine import usable_cores
 from samegrad.output import check_output
 from samegrad.runs.page import PAGE, write_page
@@ -52,12 +52,11 @@ def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
     """
     place = place_in_job()
     speaks = place is None or place.rank == 0  # of the ranks of a job, one shows the run and writes its files
-    _check_devices(job, devices, place)
     if place is not None and job.servers is not None:
-        raise ConfigurationError(
-            "--servers starts servers beside workers that samegrad starts; here another launcher has started them. "
-            "Start the servers with samegrad serve, and name them with --server-addresses"
-        )
+        place = place.without_last(job.servers)
+        if place is None:
+            return _serve(job, devices)
+    _check_devices(job, devices, place)
     if job.tensorboard:
         check_tensorboard("--tensorboard")
     if speaks:
@@ -70,7 +69,7 @@ def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
     run = _Run(job, as_json)
     signals = StoppedBySignal(saves=job.out is not None, answers=speaks)
     try:
-        with signals as stop, servers_of(job) as servers:
+        with signals as stop, servers_of(job, devices, _PATIENCE_S) as servers:
             report = launch(
                 functools.partial(run_train_job, job, servers),
                 devices=devices,
@@ -93,6 +92,17 @@ def run_training(job: TrainJob, devices: str, as_json: bool) -> int:
     elif speaks:
         run.finish(report)
     return signals.exit_code if stopped else 0
+
+
+def _serve(job: TrainJob, devices: str) -> int:
+    """What a rank does that serves the others. Where these save when a signal comes, it goes on until they have."""
+    signals = StoppedBySignal(saves=job.out is not None, answers=False)
+    try:
+        with signals as stop:
+            role_of(job, devices, _PATIENCE_S).serve(lambda: stop.is_set)
+    except KeyboardInterrupt:
+        return signals.exit_code
+    return 0
 
 
 class _Run:

@@ -8,10 +8,12 @@ import heapq
 import itertools
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from samegrad import errors
@@ -30,6 +32,7 @@ from samegrad.kvstore.link import Link
 from samegrad.kvstore.messages import Challenge, Failed, Hello, Message, Ping, Refused, Values, Welcome
 from samegrad.kvstore.placement import SLICE_BYTES, UNIT_BYTES, WHOLE_BYTES
 from samegrad.kvstore.ring import can_share, new_rings
+from samegrad.kvstore.tls import greet
 from samegrad.workers.neighbours import host_identity, offered_memory
 
 __all__ = ["LONGEST_START_S", "Caller", "Connection", "connect", "connect_all", "error_of"]
@@ -40,24 +43,37 @@ LONGEST_START_S = 60.0
 _RETRY_S = 0.05
 
 
-def connect(
-    address: str, secret: str | None, worker: int, job: dict[str, Any], timeout_s: float, shares: bool = False
-) -> tuple[Link, Welcome]:
-    """A link to the server at `address`, and how it has welcomed `worker`.
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who connects to servers, as worker number `worker` of `job`; -1 of none: to look.
 
-    shares: whether payloads may go through memory that both share, if the server is on this host.
+    shares: whether payloads may go through memory that both share, if a server is on this host. tls: with which the
+    connection is secured; then nothing is shared.
+    """
+
+    worker: int
+    job: dict[str, Any]
+    secret: str | None = field(default=None, repr=False)
+    shares: bool = False
+    tls: ssl.SSLContext | None = None
+
+
+def connect(address: str, caller: Caller, timeout_s: float) -> tuple[Link, Welcome]:
+    """A link of `caller` to the server at `address`, and how that has welcomed it.
 
     Waits up to `timeout_s` for the server to be there. Raises ServerLost if it is not, AccessRefused,
     ConfigurationError for what the server does not agree to.
     """
     host, port = parse_address(address)
-    check_reach(host, secret, "a connection to")
+    check_reach(host, caller.secret, "a connection to")
     deadline = time.monotonic() + timeout_s
     end = _reach(host, port, timeout_s)
     link = Link(end, max(deadline - time.monotonic(), 0.1))
-    hello = Hello(worker, new_nonce(), job)
+    secret, hello = caller.secret, Hello(caller.worker, new_nonce(), caller.job)
     try:
-        if not (shares and is_loopback(host) and can_share()):
+        if caller.tls is not None:
+            link.secure(partial(greet, context=caller.tls, host=host, address=address))
+        if caller.tls is not None or not (caller.shares and is_loopback(host) and can_share()):
             welcome = _shake_hands(link, secret, hello, address)
         else:
             with new_rings() as (fd, out, into):
@@ -126,16 +142,6 @@ def error_of(refused: Refused, who: str) -> Exception:
     return kind(f"{who} refuses: {refused.text}")
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who connects to servers: see `connect` for each."""
-
-    worker: int
-    job: dict[str, Any]
-    secret: str | None
-    shares: bool
-
-
 def connect_all(
     addresses: Sequence[str], caller: Caller, timeout_s: float, on_failure: Callable[[Exception], None]
 ) -> list[Connection]:
@@ -144,7 +150,7 @@ def connect_all(
         links = []
         for address in addresses:
             least = min(timeout_s, LONGEST_START_S)
-            links.append(connect(address, caller.secret, caller.worker, caller.job, least, caller.shares))
+            links.append(connect(address, caller, least))
             made.callback(links[-1][0].close)
         made.pop_all()
     return [

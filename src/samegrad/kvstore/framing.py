@@ -27,6 +27,7 @@ from samegrad.errors import FrameRefused
 
 __all__ = [
     "LIMITS",
+    "MAGIC",
     "PREFIX_BYTES",
     "VERSION",
     "Limits",
@@ -39,7 +40,10 @@ __all__ = [
 
 VERSION = 1
 
-_MAGIC = b"SGKV"
+MAGIC = b"SGKV"
+"""What the first message of a connection begins with, as every other."""
+
+_TLS = 0x16  # the first byte of a connection that begins with TLS
 _FIELDS = struct.Struct("<4sHHIQQI")
 _CRC = struct.Struct("<I")
 PREFIX_BYTES = _FIELDS.size + _CRC.size
@@ -86,7 +90,7 @@ def encode(kind: int, header: dict[str, Any], payload_bytes: int = 0, payload_su
             f"a message of {len(text)} bytes of header and {payload_bytes} of payload is too large; at most "
             f"{LIMITS.header} and {LIMITS.payload} are sent. Send it in parts"
         )
-    fields = _FIELDS.pack(_MAGIC, VERSION, kind, len(text), payload_bytes, payload_sum, 0)
+    fields = _FIELDS.pack(MAGIC, VERSION, kind, len(text), payload_bytes, payload_sum, 0)
     return fields + _CRC.pack(zlib.crc32(text, zlib.crc32(fields))) + text
 
 
@@ -95,8 +99,9 @@ def parse_prefix(data: bytes | bytearray | memoryview, limits: Limits = LIMITS) 
     a message."""
     raw = bytes(data[: _FIELDS.size])
     magic, version, kind, header_bytes, payload_bytes, payload_sum, spare = _FIELDS.unpack(raw)
-    if magic != _MAGIC:
-        raise FrameRefused(f"expected a message of the store, which begins with {_MAGIC!r}; got {magic!r}")
+    if magic != MAGIC:
+        hint = ", which begins TLS: this side was started without (--tls-cert, --tls-key)" if magic[0] == _TLS else ""
+        raise FrameRefused(f"expected a message of the store, which begins with {MAGIC!r}; got {magic!r}{hint}")
     if version != VERSION:
         raise FrameRefused(
             f"the other side speaks version {version} of the protocol, this one version {VERSION}; install the same "

@@ -9,9 +9,10 @@ receives. Blocking sockets, since with them a call takes whole megabytes; the sy
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -21,12 +22,14 @@ from samegrad.errors import FrameRefused
 from samegrad.kvstore.framing import LIMITS, PREFIX_BYTES, Limits, Prefix, encode, parse_header, parse_prefix, word_sum
 from samegrad.kvstore.messages import Message, parse
 from samegrad.kvstore.ring import Ring
+from samegrad.kvstore.tls import TlsEnd
 from samegrad.kvstore.values import padded
 
 __all__ = ["Link", "bytes_of"]
 
 _MOST_PIECES = 1000  # of one system call; the system takes 1,024
 _JOIN_BELOW = 1 << 16  # bytes: values smaller than this are joined, which is faster than a piece each
+_PORTION = 1 << 18  # bytes of a long payload that a thread sleeps for
 _CHUNK = 1 << 20  # bytes that are received at a time, and summed up while they are in the cache
 
 
@@ -43,13 +46,20 @@ class Link:
     """
 
     def __init__(self, end: socket.socket, timeout_s: float) -> None:
-        self._end = end
+        self._socket = end
+        self._end: socket.socket | TlsEnd = end
+        self._poll = select.poll()
+        self._poll.register(end, select.POLLIN)
         end.setblocking(True)
         if end.family != socket.AF_UNIX:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._ring_out: Ring | None = None
         self._ring_in: Ring | None = None
         self.set_timeout(timeout_s)
+
+    def secure(self, begin: Callable[[socket.socket], TlsEnd]) -> None:
+        """From now on all goes through TLS, which `begin` begins. Raises what that does."""
+        self._end = begin(self._socket)
 
     def share(self, out: np.ndarray, into: np.ndarray) -> None:
         """From now on payloads go through these memories of rings: `out` to the other side, `into` from there."""
@@ -58,7 +68,7 @@ class Link:
 
     def _check_there(self) -> None:
         try:
-            if self._end.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b"":
+            if self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b"":
                 raise ConnectionResetError("the other side has closed the connection")
         except BlockingIOError:
             return
@@ -71,8 +81,8 @@ class Link:
                 ring.timeout_s = timeout_s
         whole = int(timeout_s)
         value = struct.pack("@ll", whole, max(int((timeout_s - whole) * 1e6), 0 if whole else 1))
-        self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
-        self._end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
     def send(self, message: Message, values: Sequence[Tensor] = ()) -> None:
         """Sends `message` with the payload `values`: flat tensors on the CPU."""
@@ -136,8 +146,8 @@ class Link:
     def close(self) -> None:
         """Ends the connection; calls that stand still in other threads return at once."""
         with contextlib.suppress(OSError):
-            self._end.shutdown(socket.SHUT_RDWR)
-        self._end.close()
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
         self._ring_out = self._ring_in = None  # they refer to this link: so their memory goes now
 
     def _read_payload_into(self, target: memoryview) -> None:
@@ -149,13 +159,23 @@ class Link:
 
     def _read_into(self, target: memoryview) -> None:
         while target:
+            portion = min(len(target), _PORTION)
+            if portion == _PORTION and self._end is self._socket:
+                self._await(portion)
             try:
-                count = self._end.recv_into(target, len(target), socket.MSG_WAITALL)
+                count = self._end.recv_into(target, portion, socket.MSG_WAITALL)
             except BlockingIOError:
                 raise TimeoutError("the other side sends nothing") from None
             if count == 0:
                 raise ConnectionResetError("the other side has closed the connection")
             target = target[count:]
+
+    def _await(self, count: int) -> None:
+        """Sleeps until `count` bytes have come, or it takes too long: else the system would wake this thread for every
+        packet, which costs cores that senders need."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+        self._poll.poll(1000 * self._timeout_s)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
 
 def _pieces(values: Sequence[Tensor]) -> list[memoryview]:

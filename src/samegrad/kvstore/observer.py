@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 from typing import Any
 
 from samegrad.errors import FrameRefused, ServerLost, StoreError
-from samegrad.kvstore.connection import connect
+from samegrad.kvstore.connection import Caller, connect
 from samegrad.kvstore.messages import Bye, Report, Status
 
 __all__ = ["Observer"]
@@ -15,9 +16,9 @@ __all__ = ["Observer"]
 class Observer:
     """A connection to the server at `address`, to ask how it is. Raises ServerLost, AccessRefused."""
 
-    def __init__(self, address: str, secret: str | None, timeout_s: float) -> None:
+    def __init__(self, address: str, secret: str | None, timeout_s: float, tls: ssl.SSLContext | None = None) -> None:
         self._address, self._requests = address, 0
-        self._link, _ = connect(address, secret, -1, {}, timeout_s)
+        self._link, _ = connect(address, Caller(-1, {}, secret, tls=tls), timeout_s)
 
     def status(self) -> dict[str, Any]:
         """How the server is, as JSON values: its job, keys, bytes, clocks and traffic."""

@@ -23,10 +23,14 @@ _START_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ServerList:
-    """Where the servers of a store are, and the secret that they share with their workers."""
+    """Where the servers of a store are, and the secret that they share with their workers.
+
+    authority: the file with the certificate that has signed those of the servers; None without TLS.
+    """
 
     addresses: tuple[str, ...]
     secret: str | None = field(default=None, repr=False)
+    authority: str | None = None
 
 
 @contextlib.contextmanager

@@ -14,8 +14,10 @@ import logging
 import math
 import os
 import socket
+import ssl
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,7 @@ from samegrad.kvstore.messages import (
 from samegrad.kvstore.placement import LINK_SLICE_BYTES, SLICE_BYTES
 from samegrad.kvstore.rendezvous import Rendezvous, offer_server
 from samegrad.kvstore.ring import rings_in
+from samegrad.kvstore.tls import welcome
 from samegrad.workers.neighbours import host_identity, open_offered
 
 __all__ = ["Server"]
@@ -55,6 +58,7 @@ class Server:
 
     port: 0 for a free one; `port` says which. secret: what workers must know; needed where `host` is not loopback.
     timeout_s: after how long without a sign a worker counts as dead. memory: the bytes that values may take.
+    tls: made by `server_tls`; then workers are served through TLS only.
 
     Raises ConfigurationError for a host without a secret, or a port that is taken.
     """
@@ -66,10 +70,11 @@ class Server:
         secret: str | None = None,
         timeout_s: float = 60.0,
         memory: float = math.inf,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         check_reach(host, secret, "serving on")
         check_patience("server", timeout_s)
-        self._secret, self._timeout_s, self._memory = secret, timeout_s, memory
+        self._secret, self._timeout_s, self._memory, self._tls = secret, timeout_s, memory, tls
         try:
             self._listener = socket.create_server((host, port), backlog=512)
         except (OSError, OverflowError) as error:
@@ -201,6 +206,8 @@ class Server:
 
     def _greet(self, link: Link) -> Hello:
         """The Hello of somebody who knows the secret."""
+        if self._tls is not None:
+            link.secure(partial(welcome, context=self._tls))
         hello, _ = link.receive(_STRANGER)
         if not isinstance(hello, Hello):
             raise FrameRefused(f"expected a Hello first; got {type(hello).__name__}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -82,6 +83,7 @@ class KVStore:
         worker: tuple[int, int] | None = None,
         leaves: int | None = None,
         shared_memory: bool = True,
+        tls: ssl.SSLContext | None = None,
         timeout_s: float = 60.0,
     ) -> KVStore:
         """A store over the servers at `addresses` ("host:port"), started by `samegrad serve`; alike on all workers.
@@ -94,6 +96,7 @@ class KVStore:
         leaves: of the tree along which contributions are added up, in sync; one for each worker if None.
         shared_memory: whether values go to and from servers of this host through memory that both map, where that can
             be, instead of a connection.
+        tls: made by `client_tls`, for servers that were started with a certificate; always through a connection then.
         timeout_s: how long an answer is waited for, and at the beginning the servers, but these at most a minute.
 
         Raises ConfigurationError for what cannot work or is not alike on all workers, AccessRefused for another secret,
@@ -105,8 +108,7 @@ class KVStore:
             raise ConfigurationError(f"store: there is no worker {number} of {workers}; they are numbered from 0")
         check_patience("store", timeout_s)
         listed = addresses_of(addresses, servers, min(timeout_s, LONGEST_START_S))
-        store = cls(job, number, [], timeout_s)
-        who = Caller(number, job.to_json(), secret, shared_memory)
+        store, who = cls(job, number, [], timeout_s), Caller(number, job.to_json(), secret, shared_memory, tls)
         store._peers += connect_all(listed, who, timeout_s, store._lose)
         return store
 

@@ -22,6 +22,7 @@ _NEVER = (
     "check_every",
     "server_addresses",
     "secret_file",
+    "tls_ca",
 )  # do not say what is computed, nor how
 
 

@@ -94,7 +94,8 @@ class TrainJob:
         `out`. resume: the checkpoint to go on from, or its folder. trace: the file for a timeline.
     check_every: after how many steps the models of all devices are compared; None for never.
     servers, server_addresses: how many servers the command starts to add gradients up, or those that there are;
-        secret_file: what these share with the workers. The strategy is "servers" then.
+        secret_file: what these share with the workers; tls_ca: who has signed their certificates, if they have any. The
+        strategy is "servers" then.
     """
 
     model: str = "lenet"
@@ -130,6 +131,7 @@ class TrainJob:
     servers: int | None = None
     server_addresses: tuple[str, ...] | None = None
     secret_file: str | None = None
+    tls_ca: str | None = None
 
     def __post_init__(self) -> None:
         choices = (("model", MODEL_NAMES), ("data", DATA), ("optimizer", LEARNING_RATES), ("update", UPDATES))
@@ -163,6 +165,8 @@ class TrainJob:
     def _check_servers(self) -> None:
         if self.consistency != "sync":
             self._check_consistency()
+        if self.tls_ca is not None and self.server_addresses is None:
+            raise ConfigurationError("--tls-ca is for --server-addresses; give these as well, or leave it out")
         if self.servers is None and self.server_addresses is None:
             if self.secret_file is not None:
                 raise ConfigurationError("--secret-file is for --server-addresses; give these as well, or leave it out")
@@ -172,8 +176,6 @@ class TrainJob:
             raise ConfigurationError(
                 "--servers starts servers, --server-addresses names those that there are; give one"
             )
-        if self.servers is not None and self.secret_file is not None:
-            raise ConfigurationError("--secret-file is for --server-addresses; --servers makes a new secret each time")
         if self.servers is not None and not 1 <= self.servers <= MOST_SERVERS:
             raise ConfigurationError(f"--servers: expected a number from 1 to {MOST_SERVERS}; got {self.servers!r}")
         if self.strategy not in (AUTO, "servers"):

@@ -82,12 +82,13 @@ def run(job: TrainJob, servers: ServerList | None = None) -> dict[str, Any]:
 
 def connected(job: TrainJob, world: World, servers: ServerList) -> KVStore:
     """The store of `job` on `servers`, as this rank uses it."""
-    from samegrad.kvstore import KVStore, Updater  # here: most runs do without
+    from samegrad.kvstore import KVStore, Updater, client_tls  # here: most runs do without
 
     is_sync = job.consistency == "sync"
     return KVStore.connect(
         servers.addresses,
         secret=servers.secret,
+        tls=None if servers.authority is None else client_tls(servers.authority),
         worker=(world.rank, world.size),
         leaves=job.shards if is_sync else None,
         mode=job.consistency,

@@ -29,7 +29,7 @@ from samegrad.workers.preparing import prepare_process
 from samegrad.workers.settings import Settings
 from samegrad.workers.variables import DeviceKind, Place, device_kind
 
-__all__ = ["join", "run_joined"]
+__all__ = ["job_store", "join", "run_joined"]
 
 T = TypeVar("T")
 
@@ -53,6 +53,9 @@ def join(settings: Settings | None = None) -> JoinedContext | None:
         place = place_in_group(place)
     if place is None:
         return None
+    if settings.apart:
+        place = place.without_last(settings.apart)
+        assert place is not None, "a rank that serves is no member"
     joined = _meet(place, settings)
     if (device := joined.devices[joined.rank]).startswith("cuda"):
         import torch
@@ -78,7 +81,7 @@ def _meet(place: Place, settings: Settings) -> JoinedContext:
     """The context of this process, when it has found the others."""
     device, identity = _device(device_kind(settings.devices, place.size), place)
     alone = place.size == 1
-    store = None if alone else _store(place, settings.start_timeout_s)
+    store = None if alone else job_store(place, settings.start_timeout_s)
     meeting = Meeting(store, place.rank, place.size, settings.start_timeout_s)
     offers = place.rank == 0 and not alone and hasattr(os, "memfd_create")
     memory_fd = new_memory_file() if offers else -1
@@ -117,8 +120,8 @@ def _meet(place: Place, settings: Settings) -> JoinedContext:
     )
 
 
-def _store(place: Place, timeout_s: float) -> Any:
-    """The store in which the ranks meet, with keys of samegrad's own."""
+def job_store(place: Place, timeout_s: float) -> Any:
+    """The store in which the ranks meet, with keys of samegrad's own. Raises as `open_store` does."""
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
     from torch.distributed.distributed_c10d import _get_default_store
 

@@ -16,6 +16,7 @@ class Settings:
     """`devices` are words that `parse_devices` accepts; all numbers are positive; see `launch` for their meaning.
 
     argv: the caller's `sys.argv`, for what workers import and run.
+    apart: of a job that another launcher has started, how many of the last ranks are no workers, but serve these.
     """
 
     devices: tuple[str, ...] = ("auto",)
@@ -25,6 +26,7 @@ class Settings:
     at_most: int = 8
     preload: tuple[str, ...] = ("torch",)
     argv: tuple[str, ...] = ()
+    apart: int = 0
 
     def __post_init__(self) -> None:
         for name in ("threads", "at_most"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -24,7 +25,7 @@ _ALL = (*_TELLING, "MASTER_ADDR", "MASTER_PORT")
 class Place:
     """This process is `rank` of `size`, and the one of number `local_rank` on its host; ranks meet at `address`:`port`.
 
-    0 <= rank < size, 0 <= local_rank < size, 1 <= port <= 65535.
+    0 <= rank < size, 0 <= local_rank, 1 <= port <= 65535.
     """
 
     rank: int
@@ -68,6 +69,17 @@ class Place:
                 f"LOCAL_RANK is {local_rank}, but {name} is {most}: the ranks of a host count from 0 to {most - 1}"
             )
         return cls(rank, size, local_rank, given["MASTER_ADDR"], port)
+
+    def without_last(self, count: int) -> Place | None:
+        """The same place among all ranks but the last `count`; None for one of these. Raises ConfigurationError."""
+        if not 0 <= count < self.size:
+            raise ConfigurationError(
+                f"{count} of the {self.size} ranks of this job shall serve the others; expected at least 0, and fewer "
+                f"than there are, so that one is left to be served"
+            )
+        left = self.size - count
+        # A host may have fewer workers than ranks, so that local ranks, too, may be beyond them.
+        return None if self.rank >= left else dataclasses.replace(self, size=left)
 
 
 def attempt(variables: Mapping[str, str]) -> str:
