@@ -206,7 +206,7 @@ def stop_in_the_middle() -> None:
 
 def test_a_rank_stops() -> None:
     with pytest.raises(
-        PeerTimeout, match=r"rank 0 waited 2 s at 'gradients of Sequential, bucket 0 from 2.bias on'.* rank 1 was last"
+        PeerTimeout, match=r"rank 0 waited 2 s at 'backward 1 of Sequential: bucket 0 from 2.bias on'.* rank 1 was last"
     ):
         sg.launch(stop_in_the_middle, devices="cpu:2", timeout_s=2)
 

@@ -78,7 +78,8 @@ def test_a_loop_of_ones_own_has_steps(tmp_path: Path) -> None:
     events = json.loads((tmp_path / "trace.json").read_bytes())["traceEvents"]
     for rank in range(2):
         names = [event["name"] for event in events if event["ph"] == "X" and event["pid"] == rank]
-        assert sorted(names) == ["augment"] * 3 + ["backward"] * 4 + ["bucket 0"] * 3 + ["forward"] * 4 + ["step"] * 3
+        once, twice = ["augment", "bucket 0", "other ranks", "step"], ["backward", "forward"]
+        assert sorted(names) == sorted(once * 3 + twice * 4)
 
 
 def fails(path: str) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from samegrad.schedules.places import BLOCK
 
-__all__ = ["Addition", "Run", "add_up"]
+__all__ = ["Addition", "Run", "add_along", "add_up"]
 
 Addition = tuple[Tensor, Tensor | None, Tensor]
 """left, right, out: out becomes left + right, or a copy of left if there is no right."""
@@ -38,6 +38,14 @@ def add_up(run: Run) -> None:
         length = min(BLOCK, run.numel - start)
         for left, right, out in blocks:
             _add(_block(left, number, length), right and _block(right, number, length), _block(out, number, length))
+
+
+def add_along(steps: Sequence[tuple[int, int]], values: Sequence[Tensor], out: Tensor) -> Tensor:
+    """The sum of `values`, a block of each, in the order of `steps` (see `shards.additions`): `out`, and returned."""
+    parts = list(values)
+    for i, j in steps:
+        parts[i] = torch.add(parts[i], parts[j], out=out) if i == 0 else parts[i] + parts[j]
+    return out if steps else out.copy_(parts[0])
 
 
 def _block(blocks: Sequence[Tensor], number: int, length: int) -> Tensor:

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from samegrad.errors import GroupError
-from samegrad.executors.base import FlatSizes, Request, check_request
+from samegrad.executors.base import FlatSizes, Request, check_alike, check_request
 from samegrad.executors.counters import Counters, HasLeft
 from samegrad.executors.shared_exchange import SharedExchange
+from samegrad.executors.shared_mean import SharedMean
 from samegrad.executors.shared_pieces import SharedPieces
 from samegrad.executors.whereabouts import Whereabouts
 from samegrad.machine import available_memory
@@ -189,6 +190,14 @@ class SharedMemoryGroup:
         slots = self.flat_buffers(sizes, len(nodes), operation)
         first = sum(len(own) for own in held[: self.rank])
         return SharedPieces(self.counters, nodes, leaves, slots, first, operation)
+
+    def prepare_mean(self, sizes: FlatSizes, operation: str) -> SharedMean:
+        """The mean of flat buffers of `sizes`, one of each on every rank."""
+        check_alike(self, f"mean over {self.size} ranks", Request(sizes, operation))
+        room = [*sizes, (torch.int64, SharedMean.flags_numel(self.size))]
+        *slots, (*result, flags) = self.flat_buffers(room, self.size + 1, operation)
+        own = [flats[:-1] for flats in slots]
+        return SharedMean(self.counters, self.rank, own, result, flags, operation)
 
     def _board(self, turn: int, rank: int) -> memoryview:
         start = (turn * self.size + rank) * _BOARD

@@ -51,6 +51,11 @@ class Accumulation:
         """What this rank's gradients count."""
         return 1.0 if self._weight is None else self._weight + self._mean_weight
 
+    @property
+    def scale(self) -> float | None:
+        """What `own` counts; None if it is not all that `write` writes, or counts nothing."""
+        return None if self._mean or self._weight == 0 else 1.0 if self._weight is None else self._weight
+
     def begin(self, weight: float | None, is_exchanged: bool, is_fresh: bool) -> None:
         """A backward with `weight` begins, see `Listener.begin`. Raises TrainingError where weights do not fit."""
         self._weight = weight

@@ -20,7 +20,7 @@ class BackwardRecord:
     forwards: how many forward passes there were in training so far. weight: what its gradients count.
     late: the buckets that have got gradients after they were started. kinds: see `Accumulation.kinds`.
     buffers: see `ShardBuffers.record`.
-    is_joined: this rank has no more batches. is_broken: its backward has raised an exception.
+    is_joined: this rank has no more batches. is_broken: its backward has raised an exception, and counts nothing.
     """
 
     forwards: int
@@ -54,18 +54,19 @@ def check_agreement(records: Sequence[BackwardRecord], backward: str, needs_all:
 
     needs_all: also where some ranks, but not all, have no more batches.
     """
-    for rank, record in enumerate(records):
-        if record.is_broken:
-            raise TrainingError(
-                f"{backward}: on rank {rank}, backward was broken off by an exception after gradients had been "
-                f"exchanged, so no rank has the sum. End the training on all ranks; rank {rank}'s traceback says why"
-            )
     active = [(rank, record) for rank, record in enumerate(records) if not record.is_joined]
     if needs_all and 0 < len(active) < len(records):
         first_joined = next(rank for rank, record in enumerate(records) if record.is_joined)
         raise TrainingError(
             f"{backward}: rank {first_joined} has no more batches, rank {active[0][0]} has. That is an error in a "
             f"join with throw_on_early_termination=True; give all ranks the same number of batches, or leave it out"
+        )
+    broken = [rank for rank, record in active if record.is_broken]
+    if broken and len(broken) < len(active):
+        others = next(rank for rank, record in active if not record.is_broken)
+        raise TrainingError(
+            f"{backward}: on rank {broken[0]}, backward was broken off by an exception, and on rank {others} it was "
+            f"not, so no rank has the sum. End the training on all ranks; rank {broken[0]}'s traceback says why"
         )
     for rank, record in active:
         first_rank, first = active[0]

@@ -1,9 +1,8 @@
 """One exchanged backward of a wrapped model: from the gradients of the ranks to their weighted mean in `.grad`.
 
-    begin      what was exchanged before is set aside (`Accumulation`); the reducer begins
-    `Tell`     the reducer starts buckets that are complete
-    end        the rest is started and waited for; records are gathered; late buckets once more; sparse gradients;
-               sum / weight into private memory, `.grad`; buffers
+    begin      what was exchanged before is set aside (`Accumulation`)
+    `Tell`     gradients arrive; across hosts, buckets that are complete are started (`GradientMeans`)
+    end        records are gathered; sum / weight into `.grad`; sparse gradients; buffers
 
 All ranks go through `end` alike, whatever happened to them before.
 """
@@ -18,22 +17,23 @@ from torch import Tensor, nn
 
 from samegrad.errors import TrainingError
 from samegrad.executors import Group
-from samegrad.executors.base import fill_absent
+from samegrad.executors.shared_memory import SharedMemoryGroup
 from samegrad.parallel.accumulation import DENSE, SPARSE, Accumulation
 from samegrad.parallel.backward import Tell
 from samegrad.parallel.backward_record import BackwardRecord, check_agreement
 from samegrad.parallel.buffers import ShardBuffers
+from samegrad.parallel.gradient_means import BucketMeans, GradientMeans
 from samegrad.parallel.loop_spans import LoopSpans
 from samegrad.parallel.parameters import compare
-from samegrad.parallel.private_gradients import PrivateGradients
-from samegrad.parallel.reducer import Bucket, Reducer, Shares
+from samegrad.parallel.reducer import Shares
+from samegrad.parallel.shared_means import SharedMeans
 from samegrad.parallel.sparse_sum import gathered_sum
 from samegrad.shards import subtrees
 from samegrad.strategy import Strategy
 
 __all__ = ["GradientSync"]
 
-_KEPT = 4  # reducers, each for a set of parameters that are trained
+_KEPT = 4  # `GradientMeans`, each for a set of parameters that are trained
 
 
 class GradientSync:
@@ -64,12 +64,11 @@ class GradientSync:
         self._nodes = [subtrees(part, group.size)[0] for part in cut]
         self._buffers, self._is_training, self._on_backward = buffers, is_training, on_backward
         self._accumulation = Accumulation(self._parameters)
-        self._reducers: dict[bytes, tuple[Reducer, list[PrivateGradients]]] = {}
-        self._trained: list[int] = []  # positions of what the reducer exchanges
+        self._kept: dict[bytes, GradientMeans] = {}
+        self._trained: list[int] = []  # positions of the parameters whose means `_means` are
         self._is_trained = b""  # for each parameter
-        self._index: list[int] = []  # for each parameter its position among those that the reducer exchanges, or -1
-        self._reducer: Reducer | None = None
-        self._private: list[PrivateGradients] = []
+        self._index: list[int] = []  # for each parameter its place in `_trained`, or -1
+        self._means: GradientMeans | None = None
         self._loose: set[int] = set()
         self._arrived: list[int] = []  # positions of what has got a gradient in this backward
         self.spans = LoopSpans(parameters[0][1].device if parameters else torch.device("cpu"))
@@ -104,11 +103,10 @@ class GradientSync:
         self._arrived = []
         if not is_exchanged:
             return self._arrived.append
-        self._begin_exchange()
-        assert self._reducer is not None
-        if not self._reducer.starts_early:
+        means = self._begin_exchange()
+        if not means.starts_early:
             return self._arrived.append
-        append, index, start_if_complete = self._arrived.append, self._index, self._reducer.arrived
+        append, index, start_if_complete = self._arrived.append, self._index, means.arrived
 
         def tell(position: int) -> None:
             append(position)
@@ -117,11 +115,11 @@ class GradientSync:
 
         return tell
 
-    def _begin_exchange(self) -> None:
-        self._choose_reducer()
-        assert self._reducer is not None
+    def _begin_exchange(self) -> GradientMeans:
+        means = self._chosen_means()
         self._is_exchanged = True
-        self._reducer.begin()
+        means.begin()
+        return means
 
     def end(self) -> None:
         """See `Listener.end`. Raises TrainingError if a gradient that this backward has made is gone already."""
@@ -140,12 +138,12 @@ class GradientSync:
             self._accumulation.keep()
 
     def broken_off(self) -> None:
-        """See `Listener.broken_off`. Raises TrainingError, on all ranks, if gradients have been exchanged."""
+        """See `Listener.broken_off`. Raises TrainingError, on all ranks, unless that has happened on all of them."""
         self.spans.backward_ends()
-        if self._is_exchanged and self._reducer is not None and self._reducer.started:
+        if self._is_exchanged:
             self._finish(is_broken=True)
-        self._is_exchanged = False
-        self._accumulation.give([None] * len(self._parameters))
+        else:
+            self._accumulation.give([None] * len(self._parameters))
 
     def take_part(self) -> bool:
         """A backward of the other ranks, to which this one has no batch any more; False if no rank has one."""
@@ -161,21 +159,18 @@ class GradientSync:
         return f"backward {self._backwards} of {self._name}"
 
     def _finish(self, is_broken: bool = False) -> bool:
-        assert self._reducer is not None
-        self._is_exchanged = False
+        assert self._means is not None
+        means, self._is_exchanged = self._means, False
         try:
-            records = self._gathered(self._reducer, is_broken)
+            records = means.gathered(lambda: self._gather(means, is_broken), self._is_joined)
             check_agreement(records, self._backward, self.needs_all)
+            found = self._computed(means, records)
         except BaseException:
             self._accumulation.give([None] * len(self._parameters))
             self._have_buffers_begun = False
             raise
-        late = {number for record in records for number in record.late}
-        if late:
-            self._reducer.again(late)
-        means = self._means(records)
         if not self._is_joined:
-            self._accumulation.give(means)
+            self._accumulation.give(found)
         self._finish_buffers(records)
         self._backwards += 1
         active = [rank for rank, record in enumerate(records) if not record.is_joined]
@@ -184,21 +179,10 @@ class GradientSync:
             self._on_backward(self._backwards)
         return bool(active)
 
-    def _gathered(self, reducer: Reducer, is_broken: bool) -> list[BackwardRecord]:
-        """The records of all ranks, when all sums are there; they travel beside the last buckets if they can."""
-        if not reducer.is_apart:
-            reducer.finish()
-            return self._gather(reducer, is_broken)
-        reducer.start_rest()
-        try:
-            return self._gather(reducer, is_broken)
-        finally:
-            reducer.finish()  # if both fail, it is what the exchange says that names a bucket
-
-    def _gather(self, reducer: Reducer, is_broken: bool) -> list[BackwardRecord]:
-        late = [self._trained[at] for number in reducer.late for at in reducer.buckets[number].positions]
-        weight = 0.0 if self._is_joined else self._accumulation.weight
-        kinds = bytes(len(self._parameters)) if self._is_joined else self._accumulation.kinds([*self._loose, *late])
+    def _gather(self, means: GradientMeans, is_broken: bool) -> list[BackwardRecord]:
+        weight = 0.0 if self._is_joined or is_broken else self._accumulation.weight
+        unwritten = [*self._loose, *means.unwritten]
+        kinds = bytes(len(self._parameters)) if self._is_joined else self._accumulation.kinds(unwritten)
         buffers = b""
         if self._buffers is not None:
             self.begin_buffers()
@@ -207,42 +191,41 @@ class GradientSync:
         own = BackwardRecord(
             self.forwards,
             weight,
-            reducer.late,
+            means.late,
             kinds,
             buffers,
             self._is_training(),
             self._is_joined,
             is_broken,
         )
-        return list(map(BackwardRecord.unpacked, self._group.gather(own.packed(), self._backward)))
+        return list(map(BackwardRecord.unpacked, self._group.gather(own.packed(), self._backward + means.where)))
 
-    def _means(self, records: Sequence[BackwardRecord]) -> list[Tensor | None]:
+    def _computed(self, means: GradientMeans, records: Sequence[BackwardRecord]) -> list[Tensor | None]:
         """The mean of each parameter's gradient; None where no rank has one."""
         kinds = records[0].kinds
         if any(record.kinds != kinds for record in records):
             kinds = bytes(map(max, *(record.kinds for record in records)))
         weight = math.fsum(record.weight for record in records)
-        means: list[Tensor | None] = [None] * len(self._parameters)
+        found: list[Tensor | None] = [None] * len(self._parameters)
         if 0 in self._is_trained:  # what is frozen keeps what it has
-            means = [None if parameter.requires_grad else parameter.grad for parameter in self._parameters]
+            found = [None if parameter.requires_grad else parameter.grad for parameter in self._parameters]
         if weight == 0:
-            return means
-        assert self._reducer is not None
-        for bucket, private in zip(self._reducer.buckets, self._private, strict=True):
-            for at, mean in zip(bucket.positions, private.mean(bucket.total, weight), strict=True):
-                position = self._trained[at]
-                means[position] = mean if kinds[position] == DENSE else None
+            return found
+        means.add_up({number for record in records for number in record.late}, kinds, weight)
         for position, parameter in enumerate(self._parameters if self._loose or SPARSE in kinds else ()):
             if parameter.requires_grad and (kinds[position] == SPARSE or position in self._loose):
                 own = None if self._is_joined else self._accumulation.weighted(position)
                 total = gathered_sum(self._group, own, parameter, f"{self._backward}: {self._names[position][-60:]}")
-                means[position] = None if total is None else total / weight
-        self._name_non_finite()
-        return means
+                found[position] = None if total is None else total / weight
+        self._name_non_finite(means.are_finite)
+        for position, mean in zip(self._trained, means.take(), strict=True):
+            if kinds[position] == DENSE:
+                found[position] = mean
+        return found
 
-    def _name_non_finite(self) -> None:
+    def _name_non_finite(self, are_finite: bool) -> None:
         self.non_finite = {}
-        if all(private.are_finite for private in self._private):  # the same answer on all ranks
+        if are_finite:  # the same answer on all ranks
             return
         own = next((name for at, name in enumerate(self._names) if not self._accumulation.is_finite(at)), "")
         found = self._group.gather(b"" if self._is_joined else own.encode(), f"{self._backward}: not finite")
@@ -257,34 +240,31 @@ class GradientSync:
         self._have_buffers_begun = False
         self._buffers.finish([record.buffers for record in records], present, live[0], math.fsum(weights))
 
-    def _choose_reducer(self) -> None:
-        """The reducer for the parameters that are trained now; a new one is prepared by all ranks together."""
+    def _chosen_means(self) -> GradientMeans:
+        """Those for the parameters that are trained now; new ones are prepared by all ranks together."""
         trained = bytes([parameter.requires_grad for parameter in self._parameters])
-        if trained not in self._reducers:
+        if trained not in self._kept:
             names = [name for name, is_trained in zip(self._names, trained, strict=True) if is_trained]
             doing = f"{self._backward}: comparing what is trained"
             compare([f"buckets of {self._shares.bucket_bytes} bytes", *names], self._group, doing)
-            if len(self._reducers) == _KEPT:
-                self._reducers.pop(next(iter(self._reducers)))[0].close()
-            self._reducers[trained] = self._new_reducer(self._in_buckets(trained))
-        reducer, self._private = self._reducers[trained]
-        if reducer is not self._reducer:
-            self._reducer, self._trained, self._is_trained = reducer, self._in_buckets(trained), trained
+            if len(self._kept) == _KEPT:
+                self._kept.pop(next(iter(self._kept))).close()
+            self._kept[trained] = self._new_means(self._in_buckets(trained))
+        means = self._kept[trained]
+        if means is not self._means:
+            self._means, self._trained, self._is_trained = means, self._in_buckets(trained), trained
             self._index = [-1] * len(trained)
             for at, position in enumerate(self._trained):
                 self._index[position] = at
+        return means
 
     def _in_buckets(self, trained: bytes) -> list[int]:
         return [at for at, is_trained in enumerate(trained) if is_trained and at not in self._loose]
 
-    def _new_reducer(self, positions: Sequence[int]) -> tuple[Reducer, list[PrivateGradients]]:
-        parameters = [(self._names[at], self._parameters[at]) for at in positions]
-        reducer = Reducer(parameters, self._shares, f"gradients of {self._name}", self._fill, guesses=True)
-        device = self._parameters[0].device
-        return reducer, [PrivateGradients(bucket.layout, device) for bucket in reducer.buckets]
-
-    def _fill(self, bucket: Bucket) -> None:
-        if self._is_joined:
-            fill_absent(bucket.exchange.slot(0))
-        else:
-            self._accumulation.write([self._trained[at] for at in bucket.positions], bucket.slot(0))
+    def _new_means(self, positions: Sequence[int]) -> GradientMeans:
+        operation, group, device = f"gradients of {self._name}", self._group, self._parameters[0].device
+        if isinstance(group, SharedMemoryGroup) and self._shares.are_sharded:  # all ranks compute on the CPU then
+            return SharedMeans(self._names, self._parameters, positions, group, self._accumulation, operation)
+        return BucketMeans(
+            self._names, self._parameters, positions, self._shares, self._accumulation, operation, device
+        )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Sequence
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from samegrad.parallel.layout import FlatLayout
-from samegrad.schedules.places import BLOCK
-from samegrad.summation import as_real
 
-__all__ = ["PrivateGradients"]
+__all__ = ["PrivateGradients", "are_unshared"]
 
 _REFERENCES = sum(map(sys.getrefcount, [object()]))  # of what only a list holds, while it is asked in this way
 
@@ -27,18 +28,13 @@ class PrivateGradients:
         self._layout, self._device = layout, device
         self._flats: list[Tensor] = []
         self._views: list[Tensor] = []
-        self.are_finite = True
 
-    def mean(self, total: list[Tensor], weight: float) -> list[Tensor]:
-        """`total` / `weight`, as one tensor for each parameter. Sets `are_finite`: whether it holds neither NaN nor
-        infinity; the same answer wherever the same bits are."""
+    def room(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The flat buffers, to be overwritten, and the parameters' tensors in them."""
         if not self._flats or self._is_looked_at():
             self._flats = self._layout.allocate(self._device)
             self._views = self._layout.views(self._flats)
-        self.are_finite = True
-        for flat, part in zip(self._flats, total, strict=True):
-            self.are_finite &= _divide(as_real(part), weight, as_real(flat))
-        return list(self._views)
+        return self._flats, list(self._views)
 
     def _is_looked_at(self) -> bool:
         if sum(map(sys.getrefcount, self._views)) > _REFERENCES * len(self._views):
@@ -46,18 +42,20 @@ class PrivateGradients:
         return sum(map(_owners, self._flats)) > len(self._views) + 2 * len(self._flats)
 
 
-def _divide(total: Tensor, weight: float, out: Tensor) -> bool:
-    """`out` becomes `total` / `weight`; whether all of it is finite, which is asked while a block is in the cache."""
-    step = BLOCK if out.device.type == "cpu" else max(out.numel(), 1)
-    sums = []
-    for part, block in zip(total.split(step), out.split(step), strict=True):
-        if weight == 1.0:
-            block.copy_(part)
-        else:
-            torch.div(part, weight, out=block)
-        sums.append(block.sum())
-    # A sum is quick and finds all there is; that of large finite numbers may be infinite, too.
-    return bool(torch.stack(sums).isfinite().all()) or bool(out.isfinite().all())
+def are_unshared(parameters: Sequence[nn.Parameter]) -> list[bool]:
+    """For each parameter whether nothing but its `.grad` looks at the memory of its gradient."""
+    gradients = [cast(Tensor, parameter.grad) for parameter in parameters]
+    return [
+        count <= _references_of_grad() and _owners(gradient) <= 2
+        for count, gradient in zip(list(map(sys.getrefcount, gradients)), gradients, strict=True)
+    ]
+
+
+@functools.cache
+def _references_of_grad() -> int:
+    parameter = nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    return max(map(sys.getrefcount, [parameter.grad]))
 
 
 def _owners(flat: Tensor) -> int:

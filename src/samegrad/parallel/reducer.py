@@ -26,12 +26,17 @@ from samegrad.parallel.layout import FlatLayout
 from samegrad.parallel.lines import line_for
 from samegrad.strategy import Strategy
 
-__all__ = ["BUCKET_BYTES", "Bucket", "Reducer", "Shares"]
+__all__ = ["BUCKET_BYTES", "Bucket", "Reducer", "Shares", "short_name"]
 
 BUCKET_BYTES = 4 << 20
 """Least size of a bucket where the strategy does not say it: what was just filled is in a cache still."""
 
 _LONGEST_NAME = 40  # of a parameter, in the name of an operation
+
+
+def short_name(parameter: str) -> str:
+    """The name of a parameter as it stands in the name of an operation."""
+    return parameter.encode("ascii", "replace")[-_LONGEST_NAME:].decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,13 @@ class Shares:
         """Least size of a bucket."""
         size = None if self.strategy is None else self.strategy.bucket_bytes
         return BUCKET_BYTES if size is None else size
+
+    @property
+    def are_sharded(self) -> bool:
+        """Whether each rank adds up one part, along the tree."""
+        return (
+            self.strategy is not None and self.strategy.algorithm == "sharded" and not self.strategy.options().given()
+        )
 
 
 class Bucket:
@@ -105,7 +117,7 @@ class Reducer:
         for part in parts:
             positions = sorted(backwards[at] for at in part)
             layout = FlatLayout([plain[position] for position in positions])
-            first = parameters[backwards[part[0]]][0].encode("ascii", "replace")[-_LONGEST_NAME:].decode()
+            first = short_name(parameters[backwards[part[0]]][0])
             where = f"{operation}, bucket {len(self.buckets)} from {first} on"
             exchange = prepare_exchange(
                 shares.group, shares.strategy, shares.cut, shares.leaves, layout.sizes, where, results(layout)
