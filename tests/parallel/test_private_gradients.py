@@ -59,3 +59,14 @@ def test_room_is_used_again_if_nobody_looks() -> None:
     assert other != place
     del kept
     assert private.room()[0][0].data_ptr() == other
+
+
+def test_a_gradient_that_was_given_other_memory_does_not_come_back() -> None:
+    plain = parameters()
+    private = PrivateGradients(FlatLayout(plain), torch.device("cpu"))
+    for _ in range(2):
+        flats, views = private.room()
+        flats[0].fill_(7.0)
+        assert torch.equal(views[1], torch.full((2, 3), 7.0))
+        views[1].data = torch.zeros(2, 3)  # as `module.float()` does
+        del flats, views

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +73,13 @@ class GradientMeans(Protocol):
         ...
 
 
+class _Mean(NamedTuple):
+    """That of a bucket, as one tensor for each parameter."""
+
+    views: list[Tensor]
+    is_finite: bool
+
+
 class BucketMeans:
     """See `GradientMeans`; exchanged by a `Reducer`, divided into private memory."""
 
@@ -90,13 +97,15 @@ class BucketMeans:
     ) -> None:
         self._positions, self._accumulation = positions, accumulation
         named = [(names[at], parameters[at]) for at in positions]
-        self._reducer = Reducer(named, shares, operation, self._fill, guesses=True)
+        self._reducer = Reducer(named, shares, operation, self._fill, guesses=True, taken=self._taken)
         self._private = [PrivateGradients(bucket.layout, device) for bucket in self._reducer.buckets]
+        self._divided: dict[int, _Mean] = {}  # by number of the bucket
+        self._weight, self._repeats = float(shares.group.size), True  # of all ranks, and whether it stays the same
         self._means: list[Tensor] = []
         self._is_absent = False
         self.starts_early = self._reducer.starts_early
         self.are_finite = True
-        self.begin, self.arrived, self.close = self._reducer.begin, self._reducer.arrived, self._reducer.close
+        self.arrived, self.close = self._reducer.arrived, self._reducer.close
 
     @property
     def late(self) -> Collection[int]:
@@ -107,6 +116,11 @@ class BucketMeans:
     def unwritten(self) -> Sequence[int]:
         """See `GradientMeans`."""
         return [self._positions[at] for number in self.late for at in self._reducer.buckets[number].positions]
+
+    def begin(self) -> None:
+        """See `GradientMeans.begin`."""
+        self._reducer.begin()
+        self._divided = {}
 
     def gathered(self, gather: Gather, is_absent: bool) -> list[BackwardRecord]:
         """See `GradientMeans.gathered`; records travel beside the last buckets if they can."""
@@ -125,12 +139,15 @@ class BucketMeans:
         if late:
             self._reducer.again(late)
         means: list[Tensor | None] = [None] * len(self._positions)
+        repeats = weight == self._weight
+        is_divided, self._weight, self._repeats = self._repeats and repeats, weight, repeats
         self.are_finite = True
-        for bucket, private in zip(self._reducer.buckets, self._private, strict=True):
-            flats, views = private.room()
-            for flat, total in zip(flats, bucket.total, strict=True):
-                self.are_finite &= _divide(as_real(total), weight, as_real(flat))
-            for at, view in zip(bucket.positions, views, strict=True):
+        for bucket in self._reducer.buckets:
+            if not is_divided:
+                self._divide(bucket)
+            found = self._divided.pop(bucket.number)
+            self.are_finite &= found.is_finite
+            for at, view in zip(bucket.positions, found.views, strict=True):
                 means[at] = view
         self._means = [mean for mean in means if mean is not None]
 
@@ -138,6 +155,18 @@ class BucketMeans:
         """See `GradientMeans.take`."""
         means, self._means = self._means, []  # nothing here may look at private memory
         return means
+
+    def _taken(self, bucket: Bucket) -> None:
+        """The sum of a bucket has come, while backward goes on."""
+        if self._repeats:
+            self._divide(bucket)
+
+    def _divide(self, bucket: Bucket) -> None:
+        self._divided.pop(bucket.number, None)  # nothing here may look at private memory
+        flats, views = self._private[bucket.number].room()
+        pairs = zip(bucket.total, flats, strict=True)
+        are_finite = [_divide(as_real(total), self._weight, as_real(flat)) for total, flat in pairs]
+        self._divided[bucket.number] = _Mean(views, all(are_finite))
 
     def _fill(self, bucket: Bucket) -> None:
         if self._is_absent:

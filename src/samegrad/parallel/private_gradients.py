@@ -31,15 +31,16 @@ class PrivateGradients:
 
     def room(self) -> tuple[list[Tensor], list[Tensor]]:
         """The flat buffers, to be overwritten, and the parameters' tensors in them."""
-        if not self._flats or self._is_looked_at():
+        if not self._flats or not self._are_ours():
             self._flats = self._layout.allocate(self._device)
             self._views = self._layout.views(self._flats)
         return self._flats, list(self._views)
 
-    def _is_looked_at(self) -> bool:
+    def _are_ours(self) -> bool:
+        """Whether nobody else looks at the memory, and the views still do: `Module.to` gives a `.grad` other memory."""
         if sum(map(sys.getrefcount, self._views)) > _REFERENCES * len(self._views):
-            return True
-        return sum(map(_owners, self._flats)) > len(self._views) + 2 * len(self._flats)
+            return False
+        return sum(map(_owners, self._flats)) == len(self._views) + 2 * len(self._flats)
 
 
 def are_unshared(parameters: Sequence[nn.Parameter]) -> list[bool]:

@@ -87,16 +87,13 @@ class Bucket:
             self._slots[place] = self.layout.views(flats)
         return self._slots[place]
 
-    def take(self, total: list[Tensor]) -> None:
-        """Keeps the result of the exchange."""
-        self.total = total
-
 
 class Reducer:
     """The exchanges of the gradients of `parameters` (name, parameter), prepared alike on all ranks.
 
     fill: writes the contributions of this rank to a bucket into its slots. results: the buffers in which an exchange
-    leaves its sum, see `Executor.prepare`; None to leave that to it.
+    leaves its sum, see `Executor.prepare`; None to leave that to it. taken: called when the sum of a bucket is there,
+    where it was exchanged: on a thread and a stream of its own, mostly.
 
     A backward is: `begin`, `arrived` for each gradient, `finish`, and `again` if any rank has late buckets.
     """
@@ -109,6 +106,7 @@ class Reducer:
         fill: Callable[[Bucket], None],
         results: Callable[[FlatLayout], list[Tensor] | None] = lambda _: None,
         guesses: bool = False,
+        taken: Callable[[Bucket], None] = lambda _: None,
     ) -> None:
         plain = [parameter for _, parameter in parameters]
         backwards = range(len(plain))[::-1]
@@ -128,7 +126,7 @@ class Reducer:
             for position in bucket.positions:
                 self._bucket_of[position] = bucket.number
         self._line = line_for(shares.group, plain[0].device if plain else torch.device("cpu"))
-        self._fill = fill
+        self._fill, self._taken = fill, taken
         self._parameters, self._guesses = plain, guesses
         self._expected = self._trained()
         self._found = [0] * len(self.buckets)
@@ -206,4 +204,9 @@ class Reducer:
     def _start(self, bucket: Bucket) -> None:
         with torch.no_grad():
             self._fill(bucket)
-        self._line.start(bucket.exchange, bucket.take, f"bucket {bucket.number}")
+
+        def take(total: list[Tensor]) -> None:
+            bucket.total = total
+            self._taken(bucket)
+
+        self._line.start(bucket.exchange, take, f"bucket {bucket.number}")
