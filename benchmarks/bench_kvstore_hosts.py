@@ -39,9 +39,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from samegrad.kvstore.handshake import new_nonce
 from samegrad.kvstore.placement import LINK_SLICE_BYTES, Extent, place
 from samegrad.schedules import build, pipelined
+from samegrad.shared_secret import new_nonce
 from samegrad.simulator import Simulation, simulate
 from samegrad.topology import Kind, Link, Node, Topology
 

@@ -31,7 +31,7 @@ DRAWING = """\
     recipe | shards | keys | bucketing
     data | models | topology
     output | timing | timeline | storing
-    units | errors | nearest | files | machine | memory | own_process
+    units | errors | nearest | files | machine | memory | own_process | shared_secret
 """
 LAYERS = [line.replace("|", " ").split() for line in DRAWING.splitlines()]
 HEIGHT = {unit: -depth for depth, layer in enumerate(LAYERS) for unit in layer}
@@ -47,6 +47,7 @@ TORCH_FREE = [
         "timeline",
         "machine",
         "memory",
+        "shared_secret",
         "shards",
         "schedules",
         "strategy",

@@ -20,11 +20,14 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 from samegrad.errors import ConfigurationError
 from samegrad.executors import Group
 from samegrad.executors.process_group import ProcessGroup
-from samegrad.executors.roll_call import RollCall
 from samegrad.parallel import current_world
 from samegrad.schedules import Cut, Schedule, build, build_for, co_located, pipelined, striped
 from samegrad.schedules.catalog import ALGORITHMS
 from samegrad.workers import context, launch
+from samegrad.workers.calling import call_each_other
+from samegrad.workers.lifeline import Lifeline
+from samegrad.workers.meeting import Meeting
+from samegrad.workers.roll_call import RollCall
 
 CPU = torch.device("cpu")
 _SLOW = (6, 7, 9)  # 2 to 5 and 8 are of all kinds: powers of two, even ones, odd ones
@@ -56,7 +59,14 @@ def joined(store: str, size: int) -> ProcessGroup:
     assert worker is not None
     meeting = FileStore(store, size)
     dist.init_process_group("gloo", store=meeting, rank=worker.rank, world_size=size, timeout=timedelta(seconds=60))
-    return ProcessGroup(CPU, roll_call=RollCall(meeting, worker.rank, size))
+    return ProcessGroup(CPU, roll_call=RollCall(lifeline(Meeting(meeting, worker.rank, size, 60), worker.rank, size)))
+
+
+def lifeline(meeting: Meeting, rank: int, size: int) -> Lifeline:
+    """With it the waits are those of training."""
+    ends, hosts, failures = call_each_other(meeting, rank, size, "127.0.0.1")
+    assert not failures
+    return Lifeline(rank, ends, hosts)
 
 
 def conform(store: str) -> int:

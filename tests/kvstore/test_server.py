@@ -25,11 +25,12 @@ from samegrad.errors import AccessRefused, ConfigurationError, FrameRefused, Pee
 from samegrad.kvstore import KVStore, Server
 from samegrad.kvstore.connection import Caller, connect
 from samegrad.kvstore.framing import PREFIX_BYTES, encode
-from samegrad.kvstore.handshake import answer, challenge, check_answer, is_loopback, new_nonce, parse_address
+from samegrad.kvstore.handshake import answer, challenge, check_answer, is_loopback, parse_address
 from samegrad.kvstore.job import Job
 from samegrad.kvstore.link import Link
 from samegrad.kvstore.messages import Bye, Challenge, Declare, Fill, Hello, Message, Ping, Proof, Pull, Push, Status
 from samegrad.kvstore.placement import LINK_SLICE_BYTES, SLICE_BYTES
+from samegrad.shared_secret import new_nonce
 
 SOUND: list[Message] = [
     Hello(0, "00" * 32, Job(1).to_json()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import sys
 import threading
@@ -169,7 +170,7 @@ def test_variables_alone_are_enough(
     ("how", "said"),
     [
         (["die"], "waits for rank 1 at .* but rank 1 has ended"),
-        (["die", "apart"], r"failed .*; no answer from rank 1 \(on [^)]+\): killed"),
+        (["die", "apart"], r"rank 1 \(on [^)]+\) has ended without a word: its process was killed"),
     ],
 )
 def test_the_others_name_a_rank_that_was_killed(how: list[str], said: str, script: Path) -> None:
@@ -304,6 +305,14 @@ def test_ranks_that_cannot_share_memory_all_know_it(
     assert os.environ.get("NCCL_SOCKET_IFNAME") == ("lo" if one_host else None)
     del found
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
+
+
+def test_other_hosts_reach_a_rank_on_the_interface_of_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = meet_in_threads(monkeypatch, {2: {"host": "another"}})
+    assert [worker.address for worker in found] == ["127.0.0.1"] * 3
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no such interface,lo")
+    assert joining._address(found[0].store) == "127.0.0.1"  # the one that leads to the store
+    assert joining._address(object()) == platform.node()
 
 
 def test_different_versions_are_refused_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:

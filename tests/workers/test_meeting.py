@@ -20,7 +20,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from samegrad.errors import ConfigurationError, PeerFailed, PeerTimeout
 from samegrad.workers import meeting
-from samegrad.workers.meeting import Meeting, interface_of, open_store, own_address, serve_store
+from samegrad.workers.meeting import Meeting, address_of, interface_of, open_store, own_address, serve_store
 from samegrad.workers.variables import Place
 
 
@@ -111,6 +111,11 @@ def test_the_interface_is_the_one_that_leads_there() -> None:
     assert interface_of(Place(0, 1, 0, "127.0.0.1", 1), []) == "lo"
     assert interface_of(Place(0, 1, 0, "", 0), []) is None
     assert interface_of(Place(0, 1, 0, "no such host", 1), []) is None
+
+
+def test_an_interface_has_an_address() -> None:
+    assert address_of("lo") == "127.0.0.1"
+    assert address_of("no such interface") is None
 
 
 def test_the_loopback_interface_leads_to_no_other_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,39 +3,26 @@ ranks, and may depend on the size of the buffer, the version of the library and 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from samegrad.executors.base import Request, Turns
+from samegrad.executors.channel import Channel, finish_collective
 from samegrad.summation import as_real
 
 __all__ = ["NativeExchange"]
 
 
 class NativeExchange:
-    """See `base.Exchange`; of a rank with `held` contributions, on `device`.
+    """See `base.Exchange`; of a rank with `held` contributions."""
 
-    meet: called before the sum. explained: a context in which errors of torch get explanations. handle: the group, None
-        for the default one.
-    """
-
-    def __init__(
-        self,
-        held: int,
-        request: Request,
-        device: torch.device,
-        meet: Callable[[str], None],
-        explained: Callable[[], contextlib.AbstractContextManager[None]],
-        handle: dist.ProcessGroup | None = None,
-    ) -> None:
-        self._request, self._meet, self._explained = request, meet, explained
-        self._turns, self._handle = Turns(request.operation), handle
+    def __init__(self, held: int, request: Request, channel: Channel) -> None:
+        self._request, self._channel = request, channel
+        self._turns = Turns(request.operation)
         self._slots = [
-            [torch.empty(numel, dtype=dtype, device=device) for dtype, numel in request.sizes] for _ in range(held)
+            [torch.empty(numel, dtype=dtype, device=channel.device) for dtype, numel in request.sizes]
+            for _ in range(held)
         ]
         self._works: list[dist.Work | None] = []
 
@@ -47,24 +34,23 @@ class NativeExchange:
     def start(self) -> NativeExchange:
         """See `base.Exchange.start`; the backend sums while the caller goes on."""
         self._turns.start()
-        self._meet(self._request.operation)
+        self._channel.meet(self._request.operation)
         first, *others = self._slots
-        with self._explained():
+        with self._channel.explained():
             for flat, total in enumerate(first):
                 for slot in others:
                     as_real(total).add_(as_real(slot[flat]))
             self._works = [
-                dist.all_reduce(total, group=self._handle, async_op=True) for total in first if total.numel()
+                dist.all_reduce(total, group=self._channel.handle, async_op=True) for total in first if total.numel()
             ]
         return self
 
     def wait(self) -> list[Tensor]:
         """See `base.Work.wait`."""
         self._turns.wait()
-        with self._explained():
+        with self._channel.explained():
             for work in self._works:
-                if work is not None:
-                    work.wait()
+                finish_collective(work, self._channel.waits)
         return self._request.own_result(self._slots[0])
 
     def close(self) -> None:

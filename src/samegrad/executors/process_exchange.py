@@ -5,7 +5,6 @@ Values travel as bytes, so any dtype goes over any backend. Over Gloo a long buf
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from samegrad.executors.additions import Addition, Run, add_up
 from samegrad.executors.base import Request, Turns
+from samegrad.executors.channel import Channel
 from samegrad.executors.messages import RankRound, Spot, rounds_of
 from samegrad.schedules.ir import Op, Schedule
 from samegrad.shards import even
@@ -28,23 +28,11 @@ _LONG = 1 << 16  # bytes; cells of that size are messages of their own
 
 
 class ProcessExchange:
-    """See `base.Exchange`; of `rank`, with buffers on `device`.
+    """See `base.Exchange`; of `rank`."""
 
-    meet: called before the first round. explained: a context in which errors of torch get explanations. handle: the
-        group, None for the default one.
-    """
-
-    def __init__(
-        self,
-        rank: int,
-        schedule: Schedule,
-        request: Request,
-        device: torch.device,
-        meet: Callable[[str], None],
-        explained: Callable[[], contextlib.AbstractContextManager[None]],
-        handle: dist.ProcessGroup | None = None,
-    ) -> None:
-        self._request, self._meet, self._explained = request, meet, explained
+    def __init__(self, rank: int, schedule: Schedule, request: Request, channel: Channel) -> None:
+        self._request, self._channel = request, channel
+        device = channel.device
         self._turns = Turns(request.operation)
         sizes = request.sizes
         self._held = len(schedule.cut.nodes[rank])
@@ -57,7 +45,7 @@ class ProcessExchange:
         self._count = len(rounds)
         self._lanes: list[list[_BoundRound]] = []
         for parts in _lanes(schedule, request, device):
-            lane = [_BoundRound(each, rank, handle) for each in rounds]
+            lane = [_BoundRound(each, rank, channel) for each in rounds]
             for each in lane:
                 for flat, ranges in enumerate(parts):
                     each.bind([slot[flat] for slot in self._slots], ranges)
@@ -71,13 +59,13 @@ class ProcessExchange:
     def start(self) -> ProcessExchange:
         """See `base.Exchange.start`."""
         self._turns.start()
-        self._meet(self._request.operation)
+        self._channel.meet(self._request.operation)
         return self
 
     def wait(self) -> list[Tensor]:
         """See `base.Work.wait`."""
         self._turns.wait()
-        with self._explained():
+        with self._channel.explained():
             if self._count:
                 _start_together([lane[0] for lane in self._lanes])
             for number in range(1, self._count):
@@ -105,13 +93,14 @@ class _Transfer(NamedTuple):
 class _BoundRound:
     """One round, with the tensors that it reads and writes."""
 
-    def __init__(self, each: RankRound, rank: int, handle: dist.ProcessGroup | None) -> None:
-        self._each, self._rank, self._handle = each, rank, handle
+    def __init__(self, each: RankRound, rank: int, channel: Channel) -> None:
+        self._each, self._rank, self._channel = each, rank, channel
         self._packed: list[tuple[Tensor, Tensor]] = []  # where to, what: copied before anything else
         self._sends: list[_Transfer] = []
         self._receives: list[_Transfer] = []
         self._runs: list[Run] = []
         self._works: list[dist.Work] = []
+        self._is_long = False
 
     def bind(self, slots: Sequence[Tensor], parts: Sequence[range]) -> None:
         """Adds one flat buffer of each slot, cut in `parts`."""
@@ -145,6 +134,7 @@ class _BoundRound:
             target, value = as_real(cell(apply.spot)), as_real(value)
             addition = (target, value, target) if apply.op is Op.ADD else (value, None, target)
             additions.setdefault(apply.spot.chunk, []).append(addition)
+        self._is_long = any(each.tensor.numel() > _LONG for each in (*self._sends, *self._receives))
         for chunk, each in additions.items():
             numel = len(parts[chunk])
             in_blocks = slots[0].device.type == "cpu"  # they stay in its cache; on a GPU each would be a kernel
@@ -172,15 +162,14 @@ class _BoundRound:
 
     def _transfer(self, transfers: list[_Transfer]) -> None:
         if transfers and transfers[0].tensor.device.type == "cuda":  # NCCL needs to know of all at once
-            self._works += dist.batch_isend_irecv([dist.P2POp(*each, self._handle) for each in transfers])
+            self._works += dist.batch_isend_irecv([dist.P2POp(*each, self._channel.handle) for each in transfers])
         else:  # over Gloo a batch is the same, after more work in Python
-            self._works += [act(tensor, peer, self._handle) for act, tensor, peer in transfers]
+            self._works += [act(tensor, peer, self._channel.handle) for act, tensor, peer in transfers]
 
     def finish(self) -> None:
         """Waits, and adds."""
-        for work in self._works:
-            work.wait()
-        self._works = []
+        works, self._works = self._works, []
+        self._channel.finish(works, self._is_long)
         for run in self._runs:
             add_up(run)
 

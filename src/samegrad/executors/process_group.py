@@ -8,24 +8,49 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from samegrad.errors import ConfigurationError, GroupError
+from samegrad.errors import ConfigurationError
 from samegrad.executors.base import FlatSizes, Request, check_alike, check_request
+from samegrad.executors.channel import Channel, finish_collective
 from samegrad.executors.native import NativeExchange
 from samegrad.executors.operations import NAME_BYTES, check_operations, packed_name, tag, unpacked_name
 from samegrad.executors.process_exchange import ProcessExchange
-from samegrad.executors.roll_call import RollCall
+from samegrad.executors.waits import Waits
 from samegrad.schedules.cut import Cut
 from samegrad.schedules.ir import Schedule
 
-__all__ = ["ProcessGroup"]
+__all__ = ["ProcessGroup", "RollCall"]
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its older name
+_NEVER_SENT = 0x5A3E  # the tag of a message
+
+
+class RollCall(Protocol):
+    """Who knows why an exchange fails, or cannot end; see `samegrad.workers.roll_call`."""
+
+    def enter(self, group: ProcessGroup) -> None:
+        """`group` is to be interrupted when there is nothing to wait for."""
+        ...
+
+    def waiting(self, operation: str) -> contextlib.AbstractContextManager[None]:
+        """Within, this thread waits for the others, and an error of torch becomes a GroupError. Raises one if there is
+        nothing to wait for."""
+        ...
+
+    def is_vain(self) -> bool:
+        """Whether there is nothing to wait for."""
+        ...
+
+    def leave_behind(self) -> None:
+        """A thread of torch will not come back from a wait."""
+        ...
 
 
 class ProcessGroup:
@@ -34,7 +59,8 @@ class ProcessGroup:
 
     meet: brings the ranks together for an operation by another way, which is asked before each sum. Without it only
         `gather` and `broadcast` compare operations; a sum follows a gather in every step.
-    roll_call: finds out who is missing when an exchange fails. Without it torch's errors are raised as they are.
+    roll_call: ends a wait for ranks that have ended, over Gloo, and finds out who is to blame when an exchange fails.
+        Without it torch's errors are raised as they are.
     """
 
     def __init__(
@@ -50,16 +76,29 @@ class ProcessGroup:
         self.meet = meet
         self._roll_call = roll_call
         self._handle = handle
+        self._waits = None
+        if roll_call is not None:
+            roll_call.enter(self)
+            if device.type == "cpu":
+                self._waits = Waits(roll_call.is_vain, roll_call.leave_behind)
 
-    @contextlib.contextmanager
-    def failures_explained(self, operation: str) -> Iterator[None]:
-        """Within, an error of torch becomes a GroupError that names `operation` and the ranks which are missing."""
-        try:
-            yield
-        except RuntimeError as error:
-            if self._roll_call is None or isinstance(error, GroupError):
-                raise
-            raise self._roll_call.explain(error, operation) from error
+    def failures_explained(self, operation: str) -> contextlib.AbstractContextManager[None]:
+        """Within, an error of torch becomes a GroupError that names `operation` and who is to blame."""
+        return contextlib.nullcontext() if self._roll_call is None else self._roll_call.waiting(operation)
+
+    def interrupt(self) -> None:
+        """Over Gloo, makes every wait in this group fail, now and later; may be called by any thread.
+
+        Gloo's own abort does nothing. But a receive that runs out of time closes all connections of the group; not one
+        from a rank whose connection has ended, so all are tried. Over NCCL nothing is interrupted: what it then left
+        behind on the device would be taken for a sum.
+        """
+        for other in range(self.size) if self.device.type == "cpu" else ():
+            if other != self.rank:
+                with contextlib.suppress(RuntimeError, ValueError):  # the former says that it is so
+                    work = dist.irecv(torch.empty(1), other, self._handle, tag=_NEVER_SENT)
+                    if work is not None:
+                        work.wait(timedelta(milliseconds=1))
 
     def gather(self, record: bytes, operation: str) -> list[bytes]:
         """Every rank's `record`, by rank."""
@@ -70,7 +109,7 @@ class ProcessGroup:
         """The `length` of every rank. Raises CallMismatch on all of them if they are not at the same operation."""
         own = torch.tensor([length, tag(operation)], device=self.device)
         headers = torch.empty(2 * self.size, dtype=own.dtype, device=self.device)
-        _all_gather(headers, own, group=self._handle)
+        self._finish(_all_gather(headers, own, group=self._handle, async_op=True))
         lengths, tags = headers.view(self.size, 2).T.tolist()
         if len(set(tags)) > 1:
             names = self._gather(packed_name(operation), [NAME_BYTES] * self.size)
@@ -82,9 +121,12 @@ class ProcessGroup:
         padded = torch.zeros(max(longest, 1), dtype=torch.uint8)
         padded[: len(record)] = torch.frombuffer(bytearray(record or b"\0"), dtype=torch.uint8)[: len(record)]
         received = torch.empty(self.size * padded.numel(), dtype=torch.uint8, device=self.device)
-        _all_gather(received, padded.to(self.device), group=self._handle)
+        self._finish(_all_gather(received, padded.to(self.device), group=self._handle, async_op=True))
         rows = received.view(self.size, -1).cpu()
         return [rows[rank, :length].numpy().tobytes() for rank, length in enumerate(lengths)]
+
+    def _finish(self, work: dist.Work | None) -> None:
+        finish_collective(work, self._waits)
 
     def twin(self, operation: str) -> ProcessGroup:
         """See `base.Group.twin`; another process group of torch. Only `gather` and `broadcast` compare operations."""
@@ -98,7 +140,7 @@ class ProcessGroup:
             self._agree(operation)
             for tensor in tensors:
                 whole = tensor.to(self.device).contiguous()
-                dist.broadcast(whole, src=source, group=self._handle)
+                self._finish(dist.broadcast(whole, src=source, group=self._handle, async_op=True))
                 tensor.copy_(whole)
 
     def prepare(
@@ -107,8 +149,7 @@ class ProcessGroup:
         """See `base.Executor.prepare`: slots are tensors on the device, rounds are sends and receives."""
         request = Request(sizes, operation, out)
         check_request(self, schedule, request)
-        meet, explained = self.meet or _nowhere, functools.partial(self.failures_explained, operation)
-        return ProcessExchange(self.rank, schedule, request, self.device, meet, explained, self._handle)
+        return ProcessExchange(self.rank, schedule, request, self._channel(operation))
 
     def prepare_native(
         self, cut: Cut, sizes: FlatSizes, operation: str, out: Sequence[Tensor] | None = None
@@ -123,8 +164,11 @@ class ProcessGroup:
             )
             raise ConfigurationError(f"{operation}: native needs a contribution of every rank of the group; {found}")
         held = len(cut.nodes[self.rank])
-        meet, explained = self.meet or _nowhere, functools.partial(self.failures_explained, operation)
-        return NativeExchange(held, request, self.device, meet, explained, self._handle)
+        return NativeExchange(held, request, self._channel(operation))
+
+    def _channel(self, operation: str) -> Channel:
+        explained = functools.partial(self.failures_explained, operation)
+        return Channel(self.device, self._handle, self.meet or _nowhere, explained, self._waits)
 
 
 def _nowhere(operation: str) -> None:

@@ -27,12 +27,13 @@ from samegrad.errors import (
     StoreError,
 )
 from samegrad.kvstore.handles import Question, last_message
-from samegrad.kvstore.handshake import LONGEST_S, answer, check_reach, is_loopback, new_nonce, parse_address
+from samegrad.kvstore.handshake import LONGEST_S, answer, check_reach, is_loopback, parse_address
 from samegrad.kvstore.link import Link
 from samegrad.kvstore.messages import Challenge, Failed, Hello, Message, Ping, Refused, Values, Welcome
 from samegrad.kvstore.placement import SLICE_BYTES, UNIT_BYTES, WHOLE_BYTES
 from samegrad.kvstore.ring import can_share, new_rings
 from samegrad.kvstore.tls import greet
+from samegrad.shared_secret import new_nonce
 from samegrad.workers.neighbours import host_identity, offered_memory
 
 __all__ = ["LONGEST_START_S", "Caller", "Connection", "connect", "connect_all", "error_of"]

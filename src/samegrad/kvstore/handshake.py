@@ -11,15 +11,12 @@ it came from, since the labels differ. Without a secret the messages are the sam
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
-import json
-import secrets
 import socket
 
 from samegrad.errors import AccessRefused, ConfigurationError
 from samegrad.kvstore.messages import Challenge, Hello, Proof
+from samegrad.shared_secret import is_proof, new_nonce, proof
 
 __all__ = [
     "LONGEST_S",
@@ -29,45 +26,32 @@ __all__ = [
     "check_patience",
     "check_reach",
     "is_loopback",
-    "new_nonce",
     "parse_address",
 ]
 
 LONGEST_S = 1e6
 """The longest wait there is, in seconds."""
 
-_NONCE_BYTES = 32
-
-
-def new_nonce() -> str:
-    """A random number for one connection."""
-    return secrets.token_hex(_NONCE_BYTES)
-
 
 def challenge(secret: str | None, hello: Hello) -> Challenge:
     """The server's answer to `hello`."""
     nonce = new_nonce()
-    return Challenge(nonce, _proof(secret, "server", hello, nonce))
+    return Challenge(nonce, proof(secret or "", "server", hello.header(), nonce))
 
 
 def answer(secret: str | None, hello: Hello, asked: Challenge, where: str) -> Proof:
     """The worker's answer. Raises AccessRefused if the server at `where` does not know the secret."""
-    if not hmac.compare_digest(asked.proof.encode(), _proof(secret, "server", hello, asked.nonce).encode()):
+    if not is_proof(asked.proof, secret or "", "server", hello.header(), asked.nonce):
         raise AccessRefused(
             f"the server at {where} has another secret than this worker (which has {_told(secret)}); give both the same"
         )
-    return Proof(_proof(secret, "worker", hello, asked.nonce))
+    return Proof(proof(secret or "", "worker", hello.header(), asked.nonce))
 
 
 def check_answer(secret: str | None, hello: Hello, asked: Challenge, given: Proof) -> None:
     """Raises AccessRefused if the worker does not know the secret."""
-    if not hmac.compare_digest(given.proof.encode(), _proof(secret, "worker", hello, asked.nonce).encode()):
+    if not is_proof(given.proof, secret or "", "worker", hello.header(), asked.nonce):
         raise AccessRefused(f"the other side has another secret than this server (which has {_told(secret)})")
-
-
-def _proof(secret: str | None, label: str, hello: Hello, nonce: str) -> str:
-    said = json.dumps([label, hello.header(), nonce], sort_keys=True).encode()
-    return hmac.new((secret or "").encode(), said, hashlib.sha256).hexdigest()
 
 
 def _told(secret: str | None) -> str:

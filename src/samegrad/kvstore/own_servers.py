@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from samegrad.errors import ConfigurationError, ServerLost
-from samegrad.kvstore.handshake import new_nonce
 from samegrad.own_process import OwnProcess
+from samegrad.shared_secret import new_nonce
 
 __all__ = ["ServerList", "own_servers", "run"]
 

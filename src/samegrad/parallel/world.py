@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from samegrad.errors import ConfigurationError
+from samegrad.errors import ConfigurationError, GroupError
 from samegrad.executors import Group, SoloGroup
 from samegrad.executors.device_staging import DeviceGroup
 from samegrad.executors.patience import LEAST_S
 from samegrad.executors.process_group import ProcessGroup
-from samegrad.executors.roll_call import RollCall
 from samegrad.executors.shared_memory import SharedMemoryGroup
 from samegrad.workers import JoinedContext, WorkerContext, context, join
-from samegrad.workers.meeting import serve_store
+from samegrad.workers.calling import call_each_other
+from samegrad.workers.lifeline import Lifeline
+from samegrad.workers.meeting import Meeting, serve_store
+from samegrad.workers.roll_call import RollCall
 
 __all__ = ["World", "current_world", "native_group"]
 
@@ -102,22 +107,52 @@ def native_group(group: Group) -> ProcessGroup:
 def _process_group(worker: WorkerContext, host: SharedMemoryGroup | None, device: torch.device) -> ProcessGroup:
     """The ranks in the default process group of torch: over NCCL on CUDA devices, else over Gloo. It is made here and
     ended with the worker, unless the user has made one."""
+    timeout = timedelta(seconds=LEAST_S if worker.timeout_s is None else worker.timeout_s)
+    store = worker.store if isinstance(worker, JoinedContext) else _loopback_store(worker, host, timeout)
+    roll_call = _roll_call(worker, store)
     if not (isinstance(worker, JoinedContext) and dist.is_initialized()):
-        timeout = timedelta(seconds=LEAST_S if worker.timeout_s is None else worker.timeout_s)
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
-            store=worker.store if isinstance(worker, JoinedContext) else _loopback_store(worker, host, timeout),
+            store=store,
             rank=worker.rank,
             world_size=len(worker.devices),
             timeout=timeout,
             device_id=device if device.type == "cuda" else None,
         )
-        worker.on_exit.append(_end_process_group)
-    roll_call = RollCall(worker.store, worker.rank, len(worker.devices)) if isinstance(worker, JoinedContext) else None
+        worker.on_exit.append(lambda: _end_process_group(roll_call))
     return ProcessGroup(device, None if host is None else host.counters.barrier, roll_call)
 
 
-def _end_process_group() -> None:
+def _roll_call(worker: WorkerContext, store: Any) -> RollCall | None:
+    """What knows which ranks live; None, and a warning on rank 0, where they cannot all connect to each other."""
+    size, address = len(worker.devices), worker.address if isinstance(worker, JoinedContext) else "127.0.0.1"
+    meeting = Meeting(store, worker.rank, size, worker.start_timeout_s)
+    ends, hosts, failures = call_each_other(meeting, worker.rank, size, address)
+    if failures:
+        if worker.rank == 0:
+            warnings.warn(
+                f"the ranks cannot connect to each other ({'; '.join(failures)}), so the death of one is noticed by "
+                f"what torch finds out, at the latest by the deadline. GLOO_SOCKET_IFNAME names the interface to use",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return None
+    lifeline = Lifeline(worker.rank, ends, hosts)
+    worker.on_exit.append(lambda: lifeline.close(_last_words()))
+    return RollCall(lifeline)
+
+
+def _last_words() -> str:
+    """How this process ends, to be read after "rank 1"."""
+    error = getattr(sys, "last_value", None)  # what Python has printed and ended for
+    if error is None or isinstance(error, GroupError):
+        return "has ended, and the others have not. All ranks must make the same calls"
+    return f"has ended: it raised {type(error).__name__}: {error}"
+
+
+def _end_process_group(roll_call: RollCall | None) -> None:
+    if roll_call is not None and roll_call.has_left_behind:  # it would be waited for
+        return
     if dist.is_initialized():  # else the user has ended it, as scripts for torchrun do at their end
         dist.destroy_process_group()
 

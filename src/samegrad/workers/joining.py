@@ -7,6 +7,7 @@ map, as workers of `launch` do. What they exchange gradients through is made of 
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from samegrad.errors import ConfigurationError, DeviceUnavailable
 from samegrad.memory import new_memory_file
 from samegrad.workers.context import context, enter
 from samegrad.workers.leaving import leave_at_exit, let_go_of_group
-from samegrad.workers.meeting import Meeting, interface_of, open_store, own_address
+from samegrad.workers.meeting import Meeting, address_of, interface_of, open_store, own_address
 from samegrad.workers.membership import (
     JoinedContext,
     Listeners,
@@ -101,8 +102,8 @@ def _meet(place: Place, settings: Settings) -> JoinedContext:
         memory_fd = _common_memory(meeting, place.rank, memory_fd, records[0])
     else:
         memory_fd = _closed(memory_fd)
+    others = [record["address"] for record in records if record["host"] != own["host"]]
     if not alone:
-        others = [record["address"] for record in records if record["host"] != own["host"]]
         _choose_interface(place, others)
     listeners = Listeners()
     return JoinedContext(
@@ -117,6 +118,7 @@ def _meet(place: Place, settings: Settings) -> JoinedContext:
         store=store,
         identities=tuple(f"{record['host']} {record['identity']}" for record in records),
         watch=ProcessWatch([record["pid"] for record in records] if memory_fd >= 0 else []),
+        address=_address(store) if others else "127.0.0.1",
     )
 
 
@@ -153,6 +155,16 @@ def _choose_interface(place: Place, others: Sequence[str | None]) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     elif (interface := interface_of(place, others)) is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)  # by itself Gloo takes what the host's name leads to
+
+
+def _address(store: Any) -> str:
+    """Of this process for ranks on other hosts: on the interface that Gloo is told to use; else the one that leads to
+    the server of `store`; else what the host's name leads to, as Gloo has it."""
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    towards = own_address(store.host, store.port) if hasattr(store, "host") else None
+    return address_of(interface) or towards or platform.node()
 
 
 def _closed(fd: int) -> int:

@@ -17,14 +17,22 @@ from types import FunctionType
 
 from samegrad.workers.membership import JoinedContext
 
-__all__ = ["leave_at_exit", "let_go_of_group"]
+__all__ = ["end_at_once", "leave_at_exit", "let_go_of_group"]
 
+_ends_at_once = False
 _HOLDER = "torch.distributed.nn.functional"  # imported by torch._dynamo, which torch.optim imports
 
 
 def leave_at_exit(joined: JoinedContext) -> None:
     """Has `joined.on_exit` called when this process ends; one that fails makes its exit code 1."""
     atexit.register(_leave, joined, os.getpid())
+
+
+def end_at_once() -> None:
+    """Has this process end with exit code 1 when all of `JoinedContext.on_exit` was called: a thread of torch waits for
+    a rank that has ended, and torch would wait for the thread."""
+    global _ends_at_once
+    _ends_at_once = True
 
 
 def let_go_of_group() -> None:
@@ -49,6 +57,8 @@ def _leave(joined: JoinedContext, pid: int) -> None:
                 leave()
         except BaseException:  # which Python would print, and then end as if all were well
             traceback.print_exc()
+            end_at_once()
+        if _ends_at_once:
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):
                     stream.flush()

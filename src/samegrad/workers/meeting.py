@@ -19,7 +19,7 @@ from typing import Any
 from samegrad.errors import ConfigurationError, GroupError, PeerFailed, PeerTimeout
 from samegrad.workers.variables import Place
 
-__all__ = ["Meeting", "interface_of", "open_store", "own_address", "serve_store"]
+__all__ = ["Meeting", "address_of", "interface_of", "open_store", "own_address", "serve_store"]
 
 _RETRY_S = 0.1
 _READING_S = 10.0
@@ -188,6 +188,15 @@ def interface_of(place: Place, others: Sequence[str | None]) -> str | None:
         own = own_address(known[0], place.port)
     names = [name for name, found in psutil.net_if_addrs().items() if any(entry.address == own for entry in found)]
     return names[0] if names else None
+
+
+def address_of(interface: str) -> str | None:
+    """An address of the network interface of this host, of IPv4 if it has one; None if it has none."""
+    import psutil
+
+    found = psutil.net_if_addrs().get(interface, [])
+    known = [entry.address for family in (socket.AF_INET, socket.AF_INET6) for entry in found if entry.family == family]
+    return known[0] if known else None
 
 
 def _is_loopback(address: str) -> bool:

@@ -57,11 +57,13 @@ class JoinedContext(WorkerContext):
 
     store: of torch.distributed, with keys of samegrad's own; None if there is one rank only.
     identities: by rank, what tells its device from all other devices.
+    address: of this process, for the others.
     """
 
     store: Any
     identities: tuple[str, ...]
     watch: ProcessWatch
+    address: str = "127.0.0.1"
     listeners: Listeners = field(default_factory=Listeners)
 
     @property

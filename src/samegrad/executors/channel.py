@@ -1,0 +1,47 @@
+"""How an exchange over a process group of `torch.distributed` reaches the other ranks, and waits for them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from samegrad.executors.waits import Waits
+
+__all__ = ["Channel", "finish_collective"]
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """The group `handle` of torch (None: the default one), with buffers on `device`.
+
+    meet: called with the name of the operation before the first message. explained: a context in which errors of torch
+    get explanations. waits: by which waits can be given up; None to leave them to torch.
+    """
+
+    device: torch.device
+    handle: dist.ProcessGroup | None
+    meet: Callable[[str], None]
+    explained: Callable[[], contextlib.AbstractContextManager[None]]
+    waits: Waits | None
+
+    def finish(self, messages: Sequence[dist.Work], is_long: bool) -> None:
+        """Waits for sends and receives. is_long: whether one of them may be under way for a while."""
+        if is_long and self.waits is not None and messages:
+            self.waits.messages(messages)
+            return
+        for work in messages:
+            work.wait()
+
+
+def finish_collective(work: dist.Work | None, waits: Waits | None) -> None:
+    """Waits for a collective; None is one without this rank."""
+    if work is None:
+        return
+    if waits is None:
+        work.wait()
+    else:
+        waits.collective(work)
