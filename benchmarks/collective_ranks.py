@@ -61,11 +61,17 @@ def _run_samegrad(address: str, ranks: int, store: str, ways: list[dict[str, str
         import torch.distributed as dist
 
         from samegrad.executors.process_group import ProcessGroup
+        from samegrad.workers.calling import call_each_other
+        from samegrad.workers.lifeline import Lifeline
+        from samegrad.workers.meeting import Meeting
+        from samegrad.workers.roll_call import RollCall
 
         world = sg.current_world()
         file_store = dist.FileStore(store, ranks)  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=file_store, rank=world.rank, world_size=ranks)
-        over_gloo = ProcessGroup(torch.device("cpu"))
+        meeting = Meeting(file_store, world.rank, ranks, timeout_s=60.0)
+        ends, hosts, _ = call_each_other(meeting, world.rank, ranks, "127.0.0.1")
+        over_gloo = ProcessGroup(torch.device("cpu"), roll_call=RollCall(Lifeline(world.rank, ends, hosts)))
 
         def meet() -> None:
             world.group.gather(b"", "the next measurement")

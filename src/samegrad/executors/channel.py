@@ -11,7 +11,10 @@ import torch.distributed as dist
 
 from samegrad.executors.waits import Waits
 
-__all__ = ["Channel", "finish_collective"]
+__all__ = ["LONG", "Channel", "finish_collective"]
+
+LONG = 1 << 16
+"""Bytes; of a longer message a part may be under way for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,11 @@ class Channel:
             work.wait()
 
 
-def finish_collective(work: dist.Work | None, waits: Waits | None) -> None:
-    """Waits for a collective; None is one without this rank."""
+def finish_collective(work: dist.Work | None, nbytes: int, waits: Waits | None) -> None:
+    """Waits for a collective on buffers of `nbytes` bytes; None is one without this rank."""
     if work is None:
         return
-    if waits is None:
+    if waits is None or nbytes <= LONG:
         work.wait()
     else:
         waits.collective(work)

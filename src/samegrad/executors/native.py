@@ -24,7 +24,7 @@ class NativeExchange:
             [torch.empty(numel, dtype=dtype, device=channel.device) for dtype, numel in request.sizes]
             for _ in range(held)
         ]
-        self._works: list[dist.Work | None] = []
+        self._works: list[tuple[Tensor, dist.Work | None]] = []
 
     def slot(self, position: int) -> list[Tensor]:
         """See `base.Exchange.slot`."""
@@ -41,7 +41,9 @@ class NativeExchange:
                 for slot in others:
                     as_real(total).add_(as_real(slot[flat]))
             self._works = [
-                dist.all_reduce(total, group=self._channel.handle, async_op=True) for total in first if total.numel()
+                (total, dist.all_reduce(total, group=self._channel.handle, async_op=True))
+                for total in first
+                if total.numel()
             ]
         return self
 
@@ -49,8 +51,8 @@ class NativeExchange:
         """See `base.Work.wait`."""
         self._turns.wait()
         with self._channel.explained():
-            for work in self._works:
-                finish_collective(work, self._channel.waits)
+            for total, work in self._works:
+                finish_collective(work, total.nbytes, self._channel.waits)
         return self._request.own_result(self._slots[0])
 
     def close(self) -> None:

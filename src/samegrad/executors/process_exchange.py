@@ -14,7 +14,7 @@ from torch import Tensor
 
 from samegrad.executors.additions import Addition, Run, add_up
 from samegrad.executors.base import Request, Turns
-from samegrad.executors.channel import Channel
+from samegrad.executors.channel import LONG, Channel
 from samegrad.executors.messages import RankRound, Spot, rounds_of
 from samegrad.schedules.ir import Op, Schedule
 from samegrad.shards import even
@@ -24,7 +24,6 @@ __all__ = ["ProcessExchange"]
 
 _PIECE = 1 << 21  # bytes
 _MOST_LANES = 64
-_LONG = 1 << 16  # bytes; cells of that size are messages of their own
 
 
 class ProcessExchange:
@@ -134,7 +133,7 @@ class _BoundRound:
             target, value = as_real(cell(apply.spot)), as_real(value)
             addition = (target, value, target) if apply.op is Op.ADD else (value, None, target)
             additions.setdefault(apply.spot.chunk, []).append(addition)
-        self._is_long = any(each.tensor.numel() > _LONG for each in (*self._sends, *self._receives))
+        self._is_long = any(each.tensor.numel() > LONG for each in (*self._sends, *self._receives))
         for chunk, each in additions.items():
             numel = len(parts[chunk])
             in_blocks = slots[0].device.type == "cpu"  # they stay in its cache; on a GPU each would be a kernel
@@ -197,11 +196,11 @@ def _messages(cells: Sequence[Tensor], in_place: bool) -> tuple[list[Tensor], li
     together.
     """
     numel = sum(cell.numel() for cell in cells)
-    if in_place and (len(cells) == 1 or numel * cells[0].element_size() >= _LONG * len(cells)):
+    if in_place and (len(cells) == 1 or numel * cells[0].element_size() >= LONG * len(cells)):
         return list(cells), list(cells)
     whole = torch.empty(numel, dtype=cells[0].dtype, device=cells[0].device)
     views = list(whole.split([cell.numel() for cell in cells]))
-    is_long = numel * whole.element_size() >= _LONG * len(cells)
+    is_long = numel * whole.element_size() >= LONG * len(cells)
     return (views if is_long else [whole]), views
 
 

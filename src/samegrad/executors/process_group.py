@@ -109,7 +109,7 @@ class ProcessGroup:
         """The `length` of every rank. Raises CallMismatch on all of them if they are not at the same operation."""
         own = torch.tensor([length, tag(operation)], device=self.device)
         headers = torch.empty(2 * self.size, dtype=own.dtype, device=self.device)
-        self._finish(_all_gather(headers, own, group=self._handle, async_op=True))
+        _all_gather(headers, own, group=self._handle)
         lengths, tags = headers.view(self.size, 2).T.tolist()
         if len(set(tags)) > 1:
             names = self._gather(packed_name(operation), [NAME_BYTES] * self.size)
@@ -121,12 +121,10 @@ class ProcessGroup:
         padded = torch.zeros(max(longest, 1), dtype=torch.uint8)
         padded[: len(record)] = torch.frombuffer(bytearray(record or b"\0"), dtype=torch.uint8)[: len(record)]
         received = torch.empty(self.size * padded.numel(), dtype=torch.uint8, device=self.device)
-        self._finish(_all_gather(received, padded.to(self.device), group=self._handle, async_op=True))
+        work = _all_gather(received, padded.to(self.device), group=self._handle, async_op=True)
+        finish_collective(work, received.nbytes, self._waits)
         rows = received.view(self.size, -1).cpu()
         return [rows[rank, :length].numpy().tobytes() for rank, length in enumerate(lengths)]
-
-    def _finish(self, work: dist.Work | None) -> None:
-        finish_collective(work, self._waits)
 
     def twin(self, operation: str) -> ProcessGroup:
         """See `base.Group.twin`; another process group of torch. Only `gather` and `broadcast` compare operations."""
@@ -140,7 +138,8 @@ class ProcessGroup:
             self._agree(operation)
             for tensor in tensors:
                 whole = tensor.to(self.device).contiguous()
-                self._finish(dist.broadcast(whole, src=source, group=self._handle, async_op=True))
+                work = dist.broadcast(whole, src=source, group=self._handle, async_op=True)
+                finish_collective(work, whole.nbytes, self._waits)
                 tensor.copy_(whole)
 
     def prepare(

@@ -45,8 +45,7 @@ class Fall:
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """A rank waits at operation `at` for `since_s` seconds; or, if that is "", is busy so long, after operation
-    `after`."""
+    """A rank waits at operation `at`; or, if that is "", is busy. It was at operation `after` `since_s` seconds ago."""
 
     at: str
     after: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 from weakref import WeakSet
 
@@ -39,7 +39,7 @@ class RollCall:
         self._lifeline = lifeline
         self.has_left_behind = False
         """Whether a thread of torch is left in a wait that was given up."""
-        self._places: dict[int, tuple[str, float]] = {}  # by thread: where it waits, and since when
+        self._places: dict[int, str] = {}  # by thread: where it waits
         self._last = "", time.monotonic()
         self._groups: WeakSet[Interruptible] = WeakSet()
         lifeline.start(self._where, self._interrupt_waits)
@@ -48,23 +48,22 @@ class RollCall:
         """The ranks also meet in `group`."""
         self._groups.add(group)
 
-    @contextlib.contextmanager
-    def waiting(self, operation: str) -> Iterator[None]:
+    def waiting(self, operation: str) -> contextlib.AbstractContextManager[None]:
         """Within, this thread waits for the others at `operation`, and an error of torch becomes a GroupError that says
         who is to blame. Raises it at once if the wait would be vain."""
-        thread = threading.get_ident()
-        self._places[thread] = operation, time.monotonic()
-        try:
-            if self._lifeline.has_fallen:  # asked after the place was written: else it is interrupted
-                raise self._error(operation, self._lifeline.falls(), "")
-            yield
-        except RuntimeError as error:
-            if isinstance(error, GroupError):
-                raise
-            raise self._explain(error, operation) from error
-        finally:
-            del self._places[thread]
-            self._last = operation, time.monotonic()
+        return _Waiting(self, operation)
+
+    def arrive(self, operation: str) -> None:
+        """The beginning of `waiting`."""
+        self._places[threading.get_ident()] = operation
+        if self._lifeline.has_fallen:  # asked after the place was written: else it is interrupted
+            self.leave(operation)
+            raise self._error(operation, self._lifeline.falls(), "")
+
+    def leave(self, operation: str) -> None:
+        """The end of `waiting`."""
+        del self._places[threading.get_ident()]
+        self._last = operation, time.monotonic()
 
     def is_vain(self) -> bool:
         """Whether there is nothing to wait for."""
@@ -75,7 +74,7 @@ class RollCall:
         self.has_left_behind = True
         end_at_once()
 
-    def _explain(self, failure: RuntimeError, operation: str) -> GroupError:
+    def explain(self, failure: RuntimeError, operation: str) -> GroupError:
         """The error to raise for `failure`, when the others have been told of it. Takes some seconds if it is not known
         who is to blame, and not all answer."""
         what = str(failure).partition("\n")[0].partition(" This is typically")[0]
@@ -143,10 +142,8 @@ class RollCall:
         return f"rank{'s' * (len(ranks) > 1)} {names}"
 
     def _where(self) -> Whereabouts:
-        after, now = self._last[0], time.monotonic()
-        waits = list(self._places.values())
-        at, since = waits[0] if waits else ("", self._last[1])
-        return Whereabouts(at, after, now - since)
+        (after, since), waits = self._last, list(self._places.values())
+        return Whereabouts(waits[0] if waits else "", after, time.monotonic() - since)
 
     def _interrupt_waits(self) -> None:
         if self._places:
@@ -155,3 +152,22 @@ class RollCall:
     def _interrupt(self) -> None:
         for group in list(self._groups):
             group.interrupt()
+
+
+class _Waiting:
+    """See `RollCall.waiting`; a generator would take twice as long, with every exchange."""
+
+    __slots__ = ("_call", "_operation")
+
+    def __init__(self, call: RollCall, operation: str) -> None:
+        self._call, self._operation = call, operation
+
+    def __enter__(self) -> None:
+        self._call.arrive(self._operation)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            if isinstance(error, RuntimeError) and not isinstance(error, GroupError):
+                raise self._call.explain(error, self._operation) from error
+        finally:
+            self._call.leave(self._operation)
