@@ -13,8 +13,8 @@ from samegrad.executors.waits import Waits
 
 __all__ = ["LONG", "Channel", "finish_collective"]
 
-LONG = 1 << 16
-"""Bytes; of a longer message a part may be under way for a while."""
+LONG = 1 << 18
+"""Bytes; a longer message is not written in one piece: it does not fit into the buffer that the system gives a socket."""
 
 
 @dataclass(frozen=True, slots=True)

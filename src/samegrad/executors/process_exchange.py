@@ -24,6 +24,7 @@ __all__ = ["ProcessExchange"]
 
 _PIECE = 1 << 21  # bytes
 _MOST_LANES = 64
+_LONG = 1 << 16  # bytes; cells of that size are messages of their own
 
 
 class ProcessExchange:
@@ -196,11 +197,11 @@ def _messages(cells: Sequence[Tensor], in_place: bool) -> tuple[list[Tensor], li
     together.
     """
     numel = sum(cell.numel() for cell in cells)
-    if in_place and (len(cells) == 1 or numel * cells[0].element_size() >= LONG * len(cells)):
+    if in_place and (len(cells) == 1 or numel * cells[0].element_size() >= _LONG * len(cells)):
         return list(cells), list(cells)
     whole = torch.empty(numel, dtype=cells[0].dtype, device=cells[0].device)
     views = list(whole.split([cell.numel() for cell in cells]))
-    is_long = numel * whole.element_size() >= LONG * len(cells)
+    is_long = numel * whole.element_size() >= _LONG * len(cells)
     return (views if is_long else [whole]), views
 
 
