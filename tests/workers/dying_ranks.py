@@ -6,6 +6,7 @@ each rank has ended, what it said, and when, in seconds after the blow.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import select
@@ -53,29 +54,31 @@ def play(scenario: dict[str, Any]) -> dict[str, Any]:
     start = blow = time.monotonic()
     is_struck = False
     open_ends = {reader: rank for rank, (reader, _) in enumerate(pipes)}
-    while any(code is None for rank, code in enumerate(codes) if rank != victim or not scenario["signal"]):
-        assert time.monotonic() - start < _PATIENCE_S, (said, codes)
-        for reader in select.select(list(open_ends), [], [], 0.02)[0]:
-            lines = os.read(reader, 1 << 16).decode().splitlines()
-            said[open_ends[reader]] += [(time.monotonic() - blow, line) for line in lines]
-            if not lines:
-                os.close(reader)
-                del open_ends[reader]
-        if not is_struck and all(said):
-            time.sleep(scenario.get("after_s", 0.05))
-            if scenario["signal"]:
-                os.kill(pids[victim], scenario["signal"])
-            is_struck, blow = True, time.monotonic()
+    try:
+        while any(code is None for rank, code in enumerate(codes) if rank != victim or not scenario["signal"]):
+            assert time.monotonic() - start < _PATIENCE_S, (said, codes)
+            for reader in select.select(list(open_ends), [], [], 0.02)[0]:
+                lines = os.read(reader, 1 << 16).decode().splitlines()
+                said[open_ends[reader]] += [(time.monotonic() - blow, line) for line in lines]
+                if not lines:
+                    os.close(reader)
+                    del open_ends[reader]
+            if not is_struck and all(said):
+                time.sleep(scenario.get("after_s", 0.05))
+                if scenario["signal"]:
+                    os.kill(pids[victim], scenario["signal"])
+                is_struck, blow = True, time.monotonic()
+            for rank, pid in enumerate(pids):
+                if codes[rank] is None and (found := os.waitpid(pid, os.WNOHANG))[0]:
+                    codes[rank] = os.waitstatus_to_exitcode(found[1])
+    finally:
         for rank, pid in enumerate(pids):
-            if codes[rank] is None and (found := os.waitpid(pid, os.WNOHANG))[0]:
-                codes[rank] = os.waitstatus_to_exitcode(found[1])
-    for rank, pid in enumerate(pids):
-        try:
-            os.killpg(pid, signal.SIGKILL)  # and what it has forked
-        except ProcessLookupError:
-            continue
-        if codes[rank] is None:
-            os.waitpid(pid, 0)
+            try:
+                os.killpg(pid, signal.SIGKILL)  # and what it has forked
+            except ProcessLookupError:
+                continue
+            if codes[rank] is None:
+                os.waitpid(pid, 0)
     return {"codes": codes, "said": [lines[1:] for lines in said]}
 
 
@@ -85,6 +88,7 @@ def be_rank(scenario: dict[str, Any], rank: int, port: int, out: int) -> int:
     os.environ.update({name: str(number) for name, number in variables.items()}, MASTER_ADDR="127.0.0.1")
     if hasattr(os, "memfd_create"):
         del os.memfd_create  # so that they do not share memory
+    faulthandler.dump_traceback_later(_PATIENCE_S - 10)
     code = 0
     joined = None
     try:

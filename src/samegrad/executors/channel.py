@@ -14,7 +14,7 @@ from samegrad.executors.waits import Waits
 __all__ = ["LONG", "Channel", "finish_collective"]
 
 LONG = 1 << 18
-"""Bytes; a longer message is not written in one piece: it does not fit into the buffer that the system gives a socket."""
+"""Bytes; a longer message is not written in one piece, since no socket has room for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,9 @@ __all__ = ["call_each_other"]
 
 _WITHIN_S = 60.0  # all ranks are there when it begins
 _STRANGER_S = 5.0
+_ATTEMPT_S = 10.0
 _RETRY_S = 0.05
+_BACKLOG = 1024
 _LONGEST = 1024  # bytes of a line
 
 
@@ -43,7 +45,9 @@ def call_each_other(
         failure, listener = "", None
         own: dict[str, Any] = {"host": platform.node(), "at": None, "key": new_nonce() if rank == 0 else None}
         try:
-            listener = opened.enter_context(socket.create_server((address, 0), family=_family(address), backlog=size))
+            listener = opened.enter_context(
+                socket.create_server((address, 0), family=_family(address), backlog=max(size, _BACKLOG))
+            )
             own["at"] = [address, listener.getsockname()[1]]
         except OSError as error:
             failure = f"rank {rank} cannot listen at {address!r}: {error}"
@@ -76,15 +80,16 @@ def _family(address: str) -> socket.AddressFamily:
 def _call(at: list[Any], ranks: list[int], key: str, deadline: float) -> socket.socket:
     """A connection of `ranks[0]`, this one, to `ranks[1]`, which listens `at` a host and port."""
     while True:
+        within = min(deadline, time.monotonic() + _ATTEMPT_S)
         try:
-            with _kept_if_well(socket.create_connection((at[0], at[1]), _left(deadline))) as end:
+            with _kept_if_well(socket.create_connection((at[0], at[1]), _left(within))) as end:
                 own = new_nonce()
-                _send(end, {"ranks": ranks, "nonce": own}, deadline)
-                given = _receive(end, deadline)
+                _send(end, {"ranks": ranks, "nonce": own}, within)
+                given = _receive(end, within)
                 if not is_proof(given.get("proof"), key, "listener", ranks, own, given.get("nonce")):
                     raise ConnectionRefusedError("what answers there does not know the key of this job")
-                _send(end, {"proof": proof(key, "caller", ranks, own, given["nonce"])}, deadline)
-                _receive(end, deadline)
+                _send(end, {"proof": proof(key, "caller", ranks, own, given["nonce"])}, within)
+                _receive(end, within)
                 return end
         except OSError as error:
             if time.monotonic() + _RETRY_S > deadline:
