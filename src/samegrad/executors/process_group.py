@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import struct
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Protocol
@@ -28,6 +29,8 @@ from samegrad.schedules.ir import Schedule
 
 __all__ = ["ProcessGroup", "RollCall"]
 
+_HEADER = struct.Struct("<qq")  # length of a record, tag of the operation
+_SHORT = 1008  # bytes of a record that come with the header: as long as one message takes as long as a shorter one
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its older name
 _NEVER_SENT = 0x5A3E  # the tag of a message
 
@@ -101,30 +104,34 @@ class ProcessGroup:
                         work.wait(timedelta(milliseconds=1))
 
     def gather(self, record: bytes, operation: str) -> list[bytes]:
-        """Every rank's `record`, by rank."""
+        """Every rank's `record`, by rank; short ones come with the question whether all are at the same operation."""
         with self.failures_explained(operation):
-            return self._gather(record, self._agree(operation, len(record)))
+            lengths, beginnings = self._agree(operation, record)
+            return beginnings if max(lengths) <= _SHORT else self._gather(record, lengths)
 
-    def _agree(self, operation: str, length: int = 0) -> list[int]:
-        """The `length` of every rank. Raises CallMismatch on all of them if they are not at the same operation."""
-        own = torch.tensor([length, tag(operation)], device=self.device)
-        headers = torch.empty(2 * self.size, dtype=own.dtype, device=self.device)
-        _all_gather(headers, own, group=self._handle)
-        lengths, tags = headers.view(self.size, 2).T.tolist()
+    def _agree(self, operation: str, record: bytes = b"") -> tuple[list[int], list[bytes]]:
+        """The length of every rank's `record`, and how it begins. Raises CallMismatch on all of them if they are not at
+        the same operation."""
+        own = _HEADER.pack(len(record), tag(operation)) + record[:_SHORT].ljust(_SHORT, b"\0")
+        heads = self._gather_alike(own)
+        lengths, tags = zip(*map(_HEADER.unpack_from, heads), strict=True)
         if len(set(tags)) > 1:
             names = self._gather(packed_name(operation), [NAME_BYTES] * self.size)
             check_operations(dict(enumerate(map(unpacked_name, names))))
-        return list(lengths)
+        beginnings = [head[_HEADER.size :][:length] for head, length in zip(heads, lengths, strict=True)]
+        return list(lengths), beginnings
 
     def _gather(self, record: bytes, lengths: Sequence[int]) -> list[bytes]:
-        longest = max(lengths)
-        padded = torch.zeros(max(longest, 1), dtype=torch.uint8)
-        padded[: len(record)] = torch.frombuffer(bytearray(record or b"\0"), dtype=torch.uint8)[: len(record)]
-        received = torch.empty(self.size * padded.numel(), dtype=torch.uint8, device=self.device)
-        work = _all_gather(received, padded.to(self.device), group=self._handle, async_op=True)
+        found = self._gather_alike(record.ljust(max(lengths), b"\0"))
+        return [each[:length] for each, length in zip(found, lengths, strict=True)]
+
+    def _gather_alike(self, record: bytes) -> list[bytes]:
+        """Every rank's `record`, all of one length, which is not 0."""
+        own = torch.frombuffer(bytearray(record), dtype=torch.uint8).to(self.device)
+        received = torch.empty(self.size * own.numel(), dtype=torch.uint8, device=self.device)
+        work = _all_gather(received, own, group=self._handle, async_op=True)
         finish_collective(work, received.nbytes, self._waits)
-        rows = received.view(self.size, -1).cpu()
-        return [rows[rank, :length].numpy().tobytes() for rank, length in enumerate(lengths)]
+        return [row.numpy().tobytes() for row in received.view(self.size, -1).cpu()]
 
     def twin(self, operation: str) -> ProcessGroup:
         """See `base.Group.twin`; another process group of torch. Only `gather` and `broadcast` compare operations."""
