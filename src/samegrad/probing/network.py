@@ -16,7 +16,7 @@ from samegrad.errors import ConfigurationError
 from samegrad.probing.effort import Effort, repeated
 from samegrad.probing.helper import helper_listening
 from samegrad.probing.task import Task
-from samegrad.probing.wire import ECHO, MAGIC, REQUEST, SINK, TOKEN_BYTES, receive_exactly
+from samegrad.probing.wire import ECHO, MAGIC, REQUEST, SINK, TOKEN_BYTES, limit_waits, receive_exactly
 from samegrad.timing import Spread
 
 __all__ = ["DEFAULT_PORT", "network", "split_address"]
@@ -79,8 +79,9 @@ class _Peer:
             self._token = receive_exactly(self._tcp, TOKEN_BYTES)
             port = int.from_bytes(receive_exactly(self._tcp, 2), "big")
             self._udp = socket.socket(self._tcp.family, socket.SOCK_DGRAM)
-            self._udp.settimeout(_DATAGRAM_S)
+            limit_waits(self._udp, _DATAGRAM_S)
             self._udp.connect((self._tcp.getpeername()[0], port))
+            limit_waits(self._tcp, _ANSWER_S)
         except OSError as error:
             self._tcp.close()
             raise ConfigurationError(f"{where}: no answer: {error.strerror or error}. {remedy}") from error
@@ -132,7 +133,7 @@ class _Peer:
                 lost += 1
                 if lost >= (1 if not done else _LOST):
                     raise ConfigurationError(
-                        f"no datagram comes back ({error}); does a firewall leave UDP port "
+                        f"no datagram comes back ({_said(error)}); does a firewall leave UDP port "
                         f"{self._udp.getpeername()[1]} open?"
                     ) from error
                 continue
@@ -141,10 +142,17 @@ class _Peer:
         return total / done
 
     def _received(self, view: memoryview) -> int:
-        got = self._tcp.recv_into(view)
+        try:
+            got = self._tcp.recv_into(view)
+        except BlockingIOError as error:
+            raise TimeoutError(_said(error)) from None
         if not got:
             raise ConfigurationError("the other end has closed the connection")
         return got
+
+
+def _said(error: OSError) -> str:
+    return "timed out" if isinstance(error, BlockingIOError) else str(error)
 
 
 def _tasks(effort: Effort, peer: _Peer, said: str) -> list[Task]:

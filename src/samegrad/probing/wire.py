@@ -21,7 +21,7 @@ import struct
 import threading
 from collections.abc import Callable
 
-__all__ = ["ECHO", "MAGIC", "MOST", "REQUEST", "SINK", "TOKEN_BYTES", "Listener", "receive_exactly"]
+__all__ = ["ECHO", "MAGIC", "MOST", "REQUEST", "SINK", "TOKEN_BYTES", "Listener", "limit_waits", "receive_exactly"]
 
 MAGIC = b"samegrad probe 1\n"
 REQUEST = struct.Struct("!cQQ")
@@ -71,7 +71,7 @@ class Listener:
 
     def _answer_one(self) -> None:
         with contextlib.suppress(OSError), self._tcp.accept()[0] as client:
-            client.settimeout(_IDLE_S)
+            limit_waits(client, _IDLE_S)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if not _says_magic(client):
                 return
@@ -102,12 +102,25 @@ class Listener:
                 self._token = b""
 
     def _answer_datagrams(self, stop: threading.Event) -> None:
-        self._udp.settimeout(_LOOK_S)
+        limit_waits(self._udp, _LOOK_S)
         while not stop.is_set():
             with contextlib.suppress(OSError):
                 data, sender = self._udp.recvfrom(1 << 16)
                 if self._token and data.startswith(self._token):
                     self._udp.sendto(data, sender)
+
+
+def limit_waits(connection: socket.socket, seconds: float) -> None:
+    """As `settimeout`, but the kernel keeps the time, and a wait that is over is a BlockingIOError.
+
+    With a timeout of its own, Python asks the kernel before each call whether there is anything, which takes as long as
+    the call.
+    """
+    connection.settimeout(None)
+    whole = int(seconds)
+    limit = struct.pack("ll", whole, round((seconds - whole) * 1e6))
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, option, limit)
 
 
 def receive_exactly(connection: socket.socket, count: int) -> bytes:
