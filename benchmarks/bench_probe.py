@@ -115,10 +115,7 @@ def pairs(tools: probe_peers.Tools, largest: int) -> list[Pair]:
     return found
 
 
-_LATENCY_DIFFERS = (
-    "a place holds the address of the next; in the probe its number, which costs a cycle more. And all lines of a page "
-    "come before the next page; in the probe all lines at random"
-)
+_LATENCY_DIFFERS = "goes through all lines of a page before the next page; the probe, through all lines at random"
 _SYSBENCH_DIFFERS = "one word of 8 bytes at a time; the probe, vectors of them"
 _BANDWIDTH_DIFFERS = {
     "rd": "reads every fourth word of 4 bytes, one after the other; the probe, vectors of words of 8 bytes",

@@ -26,8 +26,10 @@ def test_the_loops_compute_what_they_say() -> None:
     assert loops.read_unaligned(base[1:].view(np.int64)) == total
     assert loops.read_strided(words, 64) == int(words[::64].sum())
     assert loops.read_pieces(words, 1024, 3, 1) == 3 * total
-    ring = np.roll(np.arange(8, dtype=np.uint64), -1)
-    assert [loops.chase(ring, 0, count) for count in (0, 1, 7, 8, 9)] == [0, 1, 7, 0, 1]
+    ring = np.empty(8, dtype=np.int64)
+    start = ring.ctypes.data
+    ring[:] = start + 8 * np.roll(np.arange(8), -1)
+    assert [(loops.chase(start, count) - start) // 8 for count in (0, 1, 7, 8, 9)] == [0, 1, 7, 0, 1]
     assert loops.write(words, 7) == 0
     assert (words == 7).all()
     loops.increment(words, np.array([0, 1, 0, 1, 0, 1, 0, 1], dtype=np.int64), 10)
@@ -35,25 +37,23 @@ def test_the_loops_compute_what_they_say() -> None:
 
 
 def test_a_working_set_is_one_circle_through_all_its_lines() -> None:
-    seen: list[np.ndarray[tuple[int], np.dtype[np.uint64]]] = []
+    places: list[int] = []
     loops = compiled_loops()
+    lines = (1 << 14) // 64
 
     class Watching:
         @staticmethod
-        def chase(following: np.ndarray[tuple[int], np.dtype[np.uint64]], place: int, count: int) -> int:
-            seen.append(following)
-            return int(loops.chase(following, place, count))
+        def chase(place: int, count: int) -> int:
+            if not places:
+                places.extend(int(loops.chase(place, number)) for number in range(lines + 1))
+            return int(loops.chase(place, count))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "compiled_loops", lambda: Watching)
         memory._latency(Effort(1, 1e-5, 1 << 14, 2.0, 0, ()), 1 << 14, {})
-    place, places = 0, []
-    for _ in range((1 << 14) // 64):
-        places.append(place)
-        place = int(seen[0][place])
-    assert place == 0
-    assert sorted(places) == list(range(0, (1 << 14) // 8, 8))
-    assert seen[0].ctypes.data % 64 == 0
+    assert places[0] == places[-1]
+    assert places[0] % 64 == 0
+    assert sorted(places[1:]) == list(range(places[0], places[0] + (1 << 14), 64))
 
 
 def test_works_run_at_the_same_time_and_the_last_one_counts() -> None:

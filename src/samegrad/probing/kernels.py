@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from llvmlite import ir
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 __all__ = ["chase", "increment", "read", "read_backward", "read_pieces", "read_strided", "read_unaligned", "write"]
@@ -31,14 +33,27 @@ def _compiled(*arguments: Any) -> Callable[[_Kernel], _Kernel]:
 _WORDS, _INT = numba.int64[::1], numba.int64
 
 
-@_compiled(numba.uint64[::1], numba.uint64, _INT)
-def chase(following: NDArray[np.uint64], place: int, count: int) -> int:
-    """Goes `count` times from a place to the one that it holds: each load has to wait for the one before.
+@intrinsic
+def _held_at(_: Any, address: Any) -> Any:
+    """The word of 8 bytes at an address."""
 
-    Places have no sign: numba would have to see whether one is negative, which costs a cycle or two each time.
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()))
+
+    return numba.uint64(address), generate
+
+
+_held = cast(Callable[[int], int], _held_at)  # numba gives it the first argument
+
+
+@_compiled(numba.uint64, _INT)
+def chase(place: int, count: int) -> int:
+    """Goes `count` times from an address to the one that is held there: each load has to wait for the one before.
+
+    Numbers of places in an array would do as well, but for a cycle that the processor takes to find each of them.
     """
     for _ in range(count):
-        place = following[place]
+        place = _held(place)
     return place
 
 

@@ -63,15 +63,15 @@ def _latency(effort: Effort, size: int, curve: dict[int, Spread]) -> Spread:
     loops = compiled_loops()
     lines = size // _LINE
     order = np.random.default_rng(size).permutation(lines) * (_LINE // _WORD)
-    following = fresh_words(size).view(np.uint64)
-    following[order] = np.roll(order, -1)
-    place = loops.chase(following, 0, min(lines, 1 << 20))
+    following = fresh_words(size)  # each line holds the address of the next
+    following[order] = following.ctypes.data + _WORD * np.roll(order, -1)
+    place = loops.chase(following.ctypes.data, min(lines, 1 << 20))
     count = 1 << 12
 
     def loads() -> float:
         nonlocal place
         start = time.thread_time()
-        place = loops.chase(following, place, count)
+        place = loops.chase(place, count)
         return (time.thread_time() - start) / count
 
     while loads() * count < effort.seconds / 2:
