@@ -247,6 +247,10 @@ def test_models_that_cannot_be_wrapped() -> None:
         wrap(nn.LazyLinear(2))
     with pytest.raises(ConfigurationError, match="weight is on meta, but this rank computes on cpu"):
         wrap(nn.Linear(2, 2, device="meta"))
+    wider = nn.Linear(2, 2, dtype=torch.bfloat16)
+    wider.bias.grad_dtype = torch.float32
+    with pytest.raises(ConfigurationError, match=r"gradients of bias are to be torch\.float32"):
+        wrap(wider)
     ignoring = model()
     vars(ignoring)["_ddp_params_and_buffers_to_ignore"] = ["0.bias"]
     with pytest.raises(ConfigurationError, match=r"0\.bias are to be ignored"):

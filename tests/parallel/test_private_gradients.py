@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -25,11 +26,19 @@ def grad(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
+def given_to_another(gradient: Tensor) -> nn.Parameter:
+    another = nn.Parameter(torch.ones_like(gradient))
+    another.grad = gradient
+    return another
+
+
 LOOKS: dict[str, Callable[[Tensor], object]] = {
     "the tensor": lambda gradient: gradient,
     "a part": lambda gradient: gradient[:1],
     "detached": lambda gradient: gradient.detach(),
     "numpy": lambda gradient: gradient.numpy(),
+    "a graph": lambda gradient: nn.Parameter(torch.ones_like(gradient)) * gradient,
+    "another parameter": given_to_another,
 }
 
 
@@ -40,7 +49,7 @@ def test_who_looks_is_noticed(look: Callable[[Tensor], object]) -> None:
     kept = look(grad(plain[1]))
     assert are_unshared(plain) == [True, False]
     del kept
-    assert are_unshared(plain) == [True, True]
+    assert are_unshared(plain) == [True, look is not LOOKS["numpy"]]  # torch never forgets that NumPy has had it
 
 
 def test_one_memory_for_two_parameters_is_noticed() -> None:
@@ -49,11 +58,18 @@ def test_one_memory_for_two_parameters_is_noticed() -> None:
     assert are_unshared(plain) == [False, False]
 
 
-def test_room_is_used_again_if_nobody_looks() -> None:
+def test_memory_of_others_is_noticed() -> None:
+    plain = parameters()
+    plain[0].grad = torch.from_numpy(np.ones(3, dtype=np.float32))
+    assert are_unshared(plain) == [False, True]
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_room_is_used_again_if_nobody_looks(look: Callable[[Tensor], object]) -> None:
     plain = parameters()
     private = PrivateGradients(FlatLayout(plain), torch.device("cpu"))
     flats, views = private.room()
-    place, kept = flats[0].data_ptr(), views[0]
+    place, kept = flats[0].data_ptr(), look(views[0])
     del flats, views
     other = private.room()[0][0].data_ptr()
     assert other != place

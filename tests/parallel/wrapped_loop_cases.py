@@ -7,8 +7,10 @@ import gc
 import io
 import pickle
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.parallel.wrapped_cases import CASES, case, close, data, mlp, plain_gradients, wrap
@@ -290,6 +292,102 @@ def parameters_with_gaps_or_in_one_memory(world: World) -> Any:
         losses = [model(data(0, rank, 3)).mean() for rank in range(world.size)]
         close(gradients(model), plain_gradients(model, losses, [1.0] * world.size))
     return gradients(model)
+
+
+def full(shape: Sequence[int], x: float) -> torch.Tensor:
+    return torch.full(shape, x, dtype=torch.float64)
+
+
+class Slope(torch.autograd.Function):
+    """The sum of a parameter times `x`. Its gradient is what `make` makes of its shape and `x`."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: torch.Tensor, x: torch.Tensor, make: Any) -> torch.Tensor:
+        ctx.make, ctx.arguments = make, (parameter.shape, x.item())
+        return (parameter * x).sum()
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        return ctx.make(*ctx.arguments), None, None
+
+
+slope: Any = Slope.apply
+
+
+@case
+def large_gradients_that_others_look_at(world: World) -> Any:
+    """Or in memory that cannot be written to, or not as torch's own: what was made stays as it is."""
+    kept: list[tuple[Any, Any]] = []
+
+    def of_numpy(shape: torch.Size, x: float) -> torch.Tensor:
+        array = np.full(shape, x)
+        kept.append((array, array.copy()))
+        return torch.from_numpy(array)
+
+    makes = [
+        of_numpy,
+        lambda shape, x: full((shape.numel() + 1,), x)[1:].view(shape),
+        full,
+        full,
+    ]
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.each = nn.ParameterList(torch.ones(100, 100).double() for _ in makes)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return sum(slope(parameter, x, make) for parameter, make in zip(self.each, makes, strict=True))
+
+    model = Model()
+    factor = nn.Parameter(torch.tensor(2.0).double())
+    graphs = []
+
+    def in_inference_mode(parameter: torch.Tensor) -> None:
+        with torch.inference_mode():
+            parameter.grad = parameter.grad.clamp(max=2.5)  # type: ignore[union-attr]
+
+    def in_a_graph(parameter: torch.Tensor) -> None:
+        with torch.enable_grad():
+            graphs.append((factor * parameter.grad).sum())  # type: ignore[operator]
+
+    model.each[2].register_post_accumulate_grad_hook(in_inference_mode)
+    model.each[3].register_post_accumulate_grad_hook(in_a_graph)
+    wrapped = wrap(model)
+    for _ in range(2):
+        model.zero_grad()
+        wrapped(torch.tensor(world.rank + 1.0).double()).backward()
+        for parameter, largest in zip(model.each, (99, 99, 2.5, 99), strict=True):
+            mean = sum(min(rank + 1, largest) for rank in range(world.size)) / world.size
+            close([parameter.grad], [full((100, 100), mean)])
+    assert len(kept) == len(graphs) == 2
+    assert all(np.array_equal(array, copied) for array, copied in kept)
+    sum(graphs).backward()  # type: ignore[union-attr]
+    close([factor.grad], [torch.tensor(2e4 * (world.rank + 1)).double()])
+    return gradients(model)
+
+
+@case
+def a_gradient_that_a_function_leaves_out(world: World) -> Any:
+    model: Any = nn.ParameterList(torch.ones(3).double() for _ in range(3))
+    makes = [full, lambda *_: None]
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.each = model
+
+        def forward(self, x: torch.Tensor) -> Any:
+            chosen = [makes[0], makes[1], makes[world.rank % 2]]
+            return sum(slope(parameter, x, make) for parameter, make in zip(model, chosen, strict=True))
+
+    wrapped = wrap(Model())
+    for _ in range(2):
+        model.zero_grad()
+        wrapped(torch.tensor(world.rank + 1.0).double()).backward()
+        own = [[rank + 1.0 for rank in range(world.size)], [], [rank + 1.0 for rank in range(0, world.size, 2)]]
+        close(gradients(model), [full((3,), sum(each) / world.size) if each else None for each in own])
+    return [each for each in gradients(model) if each is not None]
 
 
 @case

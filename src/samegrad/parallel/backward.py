@@ -199,7 +199,14 @@ class _Arrivals:
     def hook(self, position: int) -> Callable[[Tensor], None]:
         """To be called by autograd when the parameter at `position` has got a gradient."""
 
-        def arrived(_: Tensor) -> None:
-            self.tell(position)
+        def arrived(parameter: Tensor) -> None:
+            if parameter.grad is not None or not _is_first(arrived, parameter):
+                self.tell(position)
 
         return arrived
+
+
+def _is_first(hook: Callable[[Tensor], None], parameter: Tensor) -> bool:
+    """Whether no other hook has been called before, and may have taken the gradient away: else autograd made none."""
+    hooks: dict[int, Callable[[Tensor], None]] = parameter._post_accumulate_grad_hooks
+    return next(iter(hooks.values())) is hook

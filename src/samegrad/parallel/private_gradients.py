@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -14,6 +14,7 @@ from samegrad.parallel.layout import FlatLayout
 
 __all__ = ["PrivateGradients", "are_unshared"]
 
+_uses: Callable[[Tensor], int] = Tensor._use_count  # type: ignore[attr-defined]
 _REFERENCES = sum(map(sys.getrefcount, [object()]))  # of what only a list holds, while it is asked in this way
 
 
@@ -40,24 +41,34 @@ class PrivateGradients:
         """Whether nobody else looks at the memory, and the views still do: `Module.to` gives a `.grad` other memory."""
         if sum(map(sys.getrefcount, self._views)) > _REFERENCES * len(self._views):
             return False
+        if sum(map(_uses, self._views)) > len(self._views):  # older torch counts what C++ holds (a graph) only here
+            return False
         return sum(map(_owners, self._flats)) == len(self._views) + 2 * len(self._flats)
 
 
 def are_unshared(parameters: Sequence[nn.Parameter]) -> list[bool]:
     """For each parameter whether nothing but its `.grad` looks at the memory of its gradient."""
     gradients = [cast(Tensor, parameter.grad) for parameter in parameters]
+    references, uses = _counts_of_grad()
     return [
-        count <= _references_of_grad() and _owners(gradient) <= 2
+        count <= references and _uses(gradient) <= uses and _owners(gradient) <= 2 and _is_of_torch(gradient)
         for count, gradient in zip(list(map(sys.getrefcount, gradients)), gradients, strict=True)
     ]
 
 
 @functools.cache
-def _references_of_grad() -> int:
+def _counts_of_grad() -> tuple[int, int]:
+    """References to a gradient in a list that nothing else looks at: those of Python, and those that C++ counts."""
     parameter = nn.Parameter(torch.zeros(1))
     parameter.grad = torch.zeros(1)
-    return max(map(sys.getrefcount, [parameter.grad]))
+    gradients = [parameter.grad]
+    return max(map(sys.getrefcount, gradients)), _uses(gradients[0])
 
 
 def _owners(flat: Tensor) -> int:
     return torch._C._storage_Use_Count(flat.untyped_storage()._cdata)  # tensors, and the object just made
+
+
+def _is_of_torch(gradient: Tensor) -> bool:
+    """Whether torch allocated the memory: that of an array of NumPy, say, may have other owners, or be read-only."""
+    return gradient.untyped_storage().resizable()

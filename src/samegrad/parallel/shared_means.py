@@ -20,7 +20,7 @@ from samegrad.executors.shared_memory import SharedMemoryGroup
 from samegrad.parallel.accumulation import DENSE, Accumulation
 from samegrad.parallel.backward_record import BackwardRecord
 from samegrad.parallel.gradient_means import Gather
-from samegrad.parallel.layout import FlatLayout
+from samegrad.parallel.layout import ALIGNMENT, FlatLayout
 from samegrad.parallel.private_gradients import PrivateGradients, are_unshared
 from samegrad.parallel.reducer import short_name
 from samegrad.summation import as_real
@@ -155,14 +155,17 @@ class SharedMeans:
         return found
 
     def _is_plain(self, at: int) -> bool:
-        """Whether the gradient of the parameter at this place lies in memory like its slot."""
+        """Whether the gradient of the parameter at this place lies in memory like its slot, and may be overwritten."""
         gradient = self._parameters[at].grad
         return (
             gradient is not None
             and type(gradient) is Tensor
             and gradient.layout is torch.strided
+            and gradient.dtype is self._slots[at].dtype
             and gradient.stride() == self._strides[at]
-            and not (gradient.requires_grad or gradient.is_conj() or gradient.is_neg() or gradient._is_zerotensor())
+            and gradient.data_ptr() % ALIGNMENT == 0
+            and not (gradient.requires_grad or gradient.is_inference())
+            and not (gradient.is_conj() or gradient.is_neg() or gradient._is_zerotensor())
         )
 
 

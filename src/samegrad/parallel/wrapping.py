@@ -76,6 +76,12 @@ def check_arguments(
                 f"wrapping a model: {name} is on {tensor.device}, but this rank computes on {device}. Move the model "
                 f"there first: model.to(samegrad.current_world().device)"
             )
+    for name, parameter in module.named_parameters():
+        if (wanted := getattr(parameter, "grad_dtype", None)) not in (None, parameter.dtype):
+            raise ConfigurationError(
+                f"wrapping a model: gradients of {name} are to be {wanted} (its grad_dtype), but they are exchanged in "
+                f"the dtype of the parameter, {parameter.dtype}. Leave grad_dtype as it is, or convert the model"
+            )
     if device_ids is not None and len(device_ids) > 1:
         raise ConfigurationError(
             f"wrapping a model: device_ids has {len(device_ids)} devices; a rank has one. Leave it out, or give it"
