@@ -11,7 +11,8 @@ In each round, the probe's own tasks and the tools take turns, row by row; a fig
     apt-get install lmbench sysbench fio iperf3 sockperf
 
 The two do the same where this is possible: the same bytes of memory in large pages, the same file size and folder, one
-request at a time past the page cache, loopback. Where they do not, the row says in what they differ.
+request at a time past the page cache, loopback, both ends of a round trip on one core. Where they do not, the row says
+in what they differ.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -98,8 +100,8 @@ def pairs(tools: probe_peers.Tools, largest: int) -> list[Pair]:
     for protocol in ("tcp", "udp"):
         trip = (f"round trip over {protocol.upper()}", None)
         lmbench = partial(tools.lmbench_network, f"lat_{protocol}", "-N", "3")
-        found.append(Pair("network", trip, f"lat_{protocol}", "", lmbench, _NETWORK_DIFFERS))
-        found.append(Pair("network", trip, "sockperf", protocol, partial(tools.sockperf, protocol), _NETWORK_DIFFERS))
+        found.append(Pair("trips", trip, f"lat_{protocol}", "", lmbench, _NETWORK_DIFFERS))
+        found.append(Pair("trips", trip, "sockperf", protocol, partial(tools.sockperf, protocol), _NETWORK_DIFFERS))
     send = ("send over TCP, 1 MB at a time", None)
     found.append(Pair("network", send, "iperf3", "-l 1M", tools.iperf3))
     found.append(
@@ -140,7 +142,7 @@ def measure(
     for number in range(rounds):
         probe_peers.forget()
         for group in dict.fromkeys(pair.group for pair in chosen):
-            with _tasks(group, effort, tools.folder) as tasks:
+            with _cores_for(group), _tasks(group, effort, tools.folder) as tasks:
                 for pair, record in zip(chosen, records, strict=True):
                     if pair.group != group or record["problem"]:
                         continue
@@ -182,7 +184,7 @@ def _tasks(group: str, effort: Effort, folder: Path) -> Iterator[dict[_Task, Tas
     """The tasks of the probe in a group, by name and x; those of the curve of latencies are run for the caches."""
     if group == "storage":
         opened = storage(effort, folder)
-    elif group == "network":
+    elif group in ("network", "trips"):
         opened = network(effort)
     else:
         opened = memory(effort)
@@ -192,6 +194,19 @@ def _tasks(group: str, effort: Effort, folder: Path) -> Iterator[dict[_Task, Tas
                 if task.name == LATENCY:
                     task.run()
         yield _by_name(tasks)
+
+
+@contextlib.contextmanager
+def _cores_for(group: str) -> Iterator[None]:
+    """Both ends of a round trip are on one core: else most of it is how long the other core takes to wake, or nothing
+    of it, as the scheduler likes."""
+    usual = os.sched_getaffinity(0)
+    try:
+        if group == "trips":
+            os.sched_setaffinity(0, {min(usual)})
+        yield
+    finally:
+        os.sched_setaffinity(0, usual)
 
 
 def _by_name(tasks: Sequence[Task]) -> dict[_Task, Task]:
@@ -223,7 +238,7 @@ def _table(records: list[dict[str, Any]]) -> Table:
 def main(words: Sequence[str] | None = None) -> int:
     """Measures, prints the table; 0 if something could be compared."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    groups = ("memory", "storage", "network", "caches")
+    groups = ("memory", "storage", "trips", "network", "caches")
     parser.add_argument("--preset", choices=list(PRESETS), default="default")
     parser.add_argument("--rounds", type=int, help="default: 3")
     parser.add_argument("--path", type=Path, default=Path(tempfile.gettempdir()), help="a folder on the storage")

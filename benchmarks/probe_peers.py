@@ -102,6 +102,7 @@ class Tools:
         path = self.folder / f"bench_probe-{os.getpid()}"
         words = ["--name=x", f"--filename={path}", f"--size={self.nbytes}", f"--rw={how}", f"--bs={block}"]
         words += ["--direct=1", "--ioengine=psync", "--iodepth=1", "--time_based", f"--runtime={self.seconds}"]
+        words += ["--overwrite=1", "--scramble_buffers=0"]  # the probe writes the same bytes to the same places
         try:
             record = json.loads(_said(["fio", *words, "--output-format=json"]))
         finally:
@@ -188,7 +189,7 @@ def _serving(command: Sequence[str], port: int | None) -> Iterator[None]:
     with subprocess.Popen([find(command[0]) or command[0], *command[1:]], stdout=quiet, stderr=quiet) as process:
         try:
             _until(lambda: port is None or _listens(port))
-            time.sleep(0.3)
+            time.sleep(1.0 if port is None else 0.3)
             yield
         finally:
             process.kill()

@@ -14,7 +14,7 @@ from samegrad.parallel.layout import FlatLayout
 
 __all__ = ["PrivateGradients", "are_unshared"]
 
-_uses: Callable[[Tensor], int] = Tensor._use_count  # type: ignore[attr-defined]
+_uses: Callable[[Tensor], int] = getattr(Tensor, "_use_count", lambda _: 1)  # of C++ too, where torch tells
 _REFERENCES = sum(map(sys.getrefcount, [object()]))  # of what only a list holds, while it is asked in this way
 
 
