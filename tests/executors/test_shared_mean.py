@@ -36,7 +36,7 @@ def halves(group: SharedMemoryGroup, numel: int, dtype: torch.dtype, weight: flo
     for step in range(steps):
         own = contribution(group.rank, numel, dtype, step)
         numbers = as_real(own).view(-1)
-        half, slot = numbers.numel() // 2, as_real(mean.slot[0]).view(-1)
+        half, slot = numbers.numel() // 2, as_real(mean.slot()[0]).view(-1)
         if group.rank == 0:
             slot.copy_(numbers)
             segments = [Segment(0, 0, torch.empty_like(numbers))]

@@ -51,7 +51,7 @@ class Segment:
 class SharedMean:
     """The mean over ranks of flat buffers, seen from `rank`. All ranks make it alike, and meet at `counters`.
 
-    slots: the buffers of each rank. result: those for the mean. flags: `flags_numel` integers. All ranks map them.
+    slots: the buffers of each rank. flags: `flags_numel` integers. All ranks map them.
     are_finite: whether the last mean held neither NaN nor infinity; the same on all ranks.
     """
 
@@ -60,15 +60,15 @@ class SharedMean:
         counters: Counters,
         rank: int,
         slots: Sequence[Sequence[Tensor]],
-        result: Sequence[Tensor],
         flags: Tensor,
         operation: str,
     ) -> None:
         self._counters, self._rank, self._operation = counters, rank, operation
-        self.slot = list(slots[rank])
+        self._slot = list(slots[rank])
         self._slots = [list(map(_numbers, flats)) for flats in slots]
-        self._result, self._flags = list(map(_numbers, result)), flags[::_STRIDE]
-        self._parts = [_part(flat.numel(), rank, len(slots)) for flat in self._result]
+        self._flags = flags[::_STRIDE]
+        self._parts = [[_part(flat.numel(), each, len(slots)) for flat in self._slots[0]] for each in range(len(slots))]
+        self._taken = 0  # the ticket at which all ranks have taken what they need from the slots
         self._additions = additions([Node(0, each) for each in range(len(slots))], len(slots))
         self._is_kept = self.are_finite = True
 
@@ -77,14 +77,19 @@ class SharedMean:
         """How many flags there are for so many ranks."""
         return ranks * _STRIDE
 
+    def slot(self) -> list[Tensor]:
+        """This rank's buffers, to be asked for each time: waits, if need be, until nobody reads them any more."""
+        self._counters.wait(self._taken)
+        return self._slot
+
     def leave(self, segment: Segment) -> None:
         """Writes to the slot what other ranks add up of the contribution that stands in `segment.target`."""
-        for begin, end in _outside(self._parts[segment.flat], segment):
+        for begin, end in _outside(self._parts[self._rank][segment.flat], segment):
             self._write(segment, begin, end)
 
     def leave_own(self, segment: Segment) -> None:
         """Writes to the slot what `leave` did not: the mean is to stand elsewhere after all."""
-        for begin, end in _inside(self._parts[segment.flat], segment):
+        for begin, end in _inside(self._parts[self._rank][segment.flat], segment):
             self._write(segment, begin, end)
 
     def add_up(self, segments: Sequence[Segment], weight: float) -> None:
@@ -95,7 +100,7 @@ class SharedMean:
         """
         self._is_kept = True
         for segment in segments:
-            for begin, end in _inside(self._parts[segment.flat], segment):
+            for begin, end in _inside(self._parts[self._rank][segment.flat], segment):
                 block = _BLOCK // segment.target.element_size()
                 for start in range(begin, end, block):
                     self._add_up(segment, start, min(start + block, end), weight)
@@ -104,11 +109,17 @@ class SharedMean:
         self.are_finite = bool(self._flags.all())
 
     def take(self, segments: Sequence[Segment]) -> None:
-        """Copies what is not there yet into the targets of the same `segments`. Slots may be filled again then."""
+        """Copies what is not there yet into the targets of the same `segments`."""
         for segment in segments:
-            kept = self._parts[segment.flat] if self._is_kept else range(0)
-            for begin, end in _outside(kept, segment):
-                _cut(segment, begin, end).copy_(self._result[segment.flat][begin:end])
+            for rank, parts in enumerate(self._parts):
+                if rank != self._rank or not self._is_kept:
+                    for begin, end in _inside(parts[segment.flat], segment):
+                        _cut(segment, begin, end).copy_(self._mean(rank, segment.flat)[begin:end])
+        self._taken = self._counters.arrive(self._operation)
+
+    def _mean(self, rank: int, flat: int) -> Tensor:
+        """Where the part of `rank` is shown to all: in the first slot that it has read, which is in its cache."""
+        return self._slots[int(rank == 0 and len(self._slots) > 1)][flat]
 
     def _write(self, segment: Segment, begin: int, end: int) -> None:
         slot = self._slots[self._rank][segment.flat][begin:end].copy_(_cut(segment, begin, end))
@@ -121,7 +132,7 @@ class SharedMean:
         values = [flats[segment.flat][begin:end] for flats in self._slots]
         if segment.scale is not None:
             values[self._rank] = target if segment.scale == 1.0 else target * segment.scale
-        total = add_along(self._additions, values, self._result[segment.flat][begin:end])
+        total = add_along(self._additions, values, self._mean(self._rank, segment.flat)[begin:end])
         if weight != 1.0:
             total.div_(weight)
         self._is_kept = self._is_kept and _is_finite(total)

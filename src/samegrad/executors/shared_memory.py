@@ -195,9 +195,9 @@ class SharedMemoryGroup:
         """The mean of flat buffers of `sizes`, one of each on every rank."""
         check_alike(self, f"mean over {self.size} ranks", Request(sizes, operation))
         room = [*sizes, (torch.int64, SharedMean.flags_numel(self.size))]
-        *slots, (*result, flags) = self.flat_buffers(room, self.size + 1, operation)
+        slots = self.flat_buffers(room, self.size, operation)
         own = [flats[:-1] for flats in slots]
-        return SharedMean(self.counters, self.rank, own, result, flags, operation)
+        return SharedMean(self.counters, self.rank, own, slots[0][-1], operation)
 
     def _board(self, turn: int, rank: int) -> memoryview:
         start = (turn * self.size + rank) * _BOARD

@@ -60,7 +60,7 @@ class SharedMeans:
         layout = FlatLayout(self._parameters)
         where = f"bucket 0 from {short_name(names[positions[-1]])} on" if positions else "no bucket"
         self._mean = group.prepare_mean(layout.sizes, f"{operation}, {where}")
-        self._slots = layout.views(self._mean.slot)
+        self._slots = layout.views(self._mean.slot())
         self._strides = [slot.stride() for slot in self._slots]
         self._private = PrivateGradients(layout, torch.device("cpu"))
         self._runs = _runs(layout, self._parameters)
@@ -131,8 +131,9 @@ class SharedMeans:
 
     @torch.no_grad()
     def _leave(self, is_absent: bool) -> None:
+        slot = self._mean.slot()
         if is_absent:
-            fill_absent(self._mean.slot)
+            fill_absent(slot)
             return
         self._in_place = self._replaceable()
         rest = [*self._small, *(at for at in self._large if at not in self._in_place)]
