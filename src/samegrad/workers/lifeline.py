@@ -221,4 +221,5 @@ def _forget_all() -> None:
         each.forget()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+if hasattr(os, "register_at_fork"):  # where processes can be forked
+    os.register_at_fork(after_in_child=_forget_all)
