@@ -22,7 +22,7 @@ from samegrad.summation import as_real
 
 __all__ = ["ProcessExchange"]
 
-_PIECE = 1 << 21  # bytes
+_PIECE = 1 << 23  # bytes; with less, the calls for a piece cost more than what is hidden behind the next one
 _MOST_LANES = 64
 _LONG = 1 << 16  # bytes; cells of that size are messages of their own
 
