@@ -40,11 +40,17 @@ def add_up(run: Run) -> None:
             _add(_block(left, number, length), right and _block(right, number, length), _block(out, number, length))
 
 
-def add_along(steps: Sequence[tuple[int, int]], values: Sequence[Tensor], out: Tensor) -> Tensor:
-    """The sum of `values`, a block of each, in the order of `steps` (see `shards.additions`): `out`, and returned."""
+def add_along(
+    steps: Sequence[tuple[int, int]], values: Sequence[Tensor], out: Tensor, spare: Sequence[Tensor] = ()
+) -> Tensor:
+    """The sum of `values`, a block of each, in the order of `steps` (see `shards.additions`): `out`, and returned.
+
+    spare: room for sums in between, as long as a block or longer, for all values but the first; new memory without.
+    """
     parts = list(values)
     for i, j in steps:
-        parts[i] = torch.add(parts[i], parts[j], out=out) if i == 0 else parts[i] + parts[j]
+        room = out if i == 0 else spare[i - 1][: out.numel()] if spare else None
+        parts[i] = torch.add(parts[i], parts[j], out=room)
     return out if steps else out.copy_(parts[0])
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from samegrad.executors.additions import add_along
 from samegrad.executors.base import Piece
 from samegrad.executors.counters import Counters
 from samegrad.schedules.places import BLOCK
@@ -88,10 +89,7 @@ class SharedPieces:
         spare = self._spare_for(target.dtype, len(values) - 1, min(block, numel)) if len(steps) > 1 else []
         for begin in range(0, numel, block):
             end = min(begin + block, numel)
-            parts = [value[begin:end] for value in values]
-            for i, j in steps:
-                out = target[begin:end] if i == 0 else spare[i - 1][: end - begin]
-                parts[i] = torch.add(parts[i], parts[j], out=out)
+            add_along(steps, [value[begin:end] for value in values], target[begin:end], spare)
 
     def _spare_for(self, dtype: torch.dtype, rows: int, columns: int) -> list[Tensor]:
         spare = self._spare.get(dtype)

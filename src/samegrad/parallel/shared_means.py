@@ -68,7 +68,7 @@ class SharedMeans:
         self._small = [at for at in range(len(positions)) if at not in self._large]
         self._in_place: dict[int, Segment] = {}  # by place in `positions`: gradients whose memory is to be the mean's
         self._segments: list[Segment] = []
-        self._means: list[Tensor] = []
+        self._views: list[Tensor] = []  # of private memory, for the others
         self._close_span: Callable[[], None] = open_span("bucket 0", "exchange")
         self.late: Collection[int] = ()
         self.where = f": {where}"
@@ -85,7 +85,7 @@ class SharedMeans:
 
     def begin(self) -> None:
         """See `GradientMeans.begin`."""
-        self._in_place, self._segments, self._means = {}, [], []
+        self._in_place, self._segments, self._views = {}, [], []
 
     def arrived(self, at: int) -> None:
         """See `GradientMeans.arrived`; nothing is to be done."""
@@ -102,7 +102,7 @@ class SharedMeans:
         in_place = self._in_place
         for at in [at for at in in_place if kinds[self._positions[at]] != DENSE]:
             self._mean.leave_own(in_place.pop(at))
-        flats, views = self._private.room() if len(in_place) < len(self._positions) else ([], [])
+        flats, self._views = self._private.room() if len(in_place) < len(self._positions) else ([], [])
         numbers = [as_real(flat).view(-1) for flat in flats]
         self._segments = [
             Segment(run.flat, run.start, numbers[run.flat][run.start : run.stop])
@@ -110,7 +110,6 @@ class SharedMeans:
             else in_place[run.at]
             for run in self._runs
         ]
-        self._means = views or list(self._parameters)
         self._close_span = open_span("bucket 0", "exchange")
         self._mean.add_up(self._segments, weight)
 
@@ -119,11 +118,14 @@ class SharedMeans:
         """See `GradientMeans.take`."""
         self._mean.take(self._segments)
         self._close_span()
-        means, in_place = self._means, self._in_place
-        self._means, self._segments, self._in_place = [], [], {}  # nothing here may look at private memory
-        for at in in_place:
-            means[at] = cast(Tensor, self._parameters[at].grad)
-        return means
+        views, in_place = self._views, self._in_place
+        self._views, self._segments, self._in_place = [], [], {}  # nothing here may look at private memory
+        if not in_place:
+            return views
+        return [
+            cast(Tensor, parameter.grad) if at in in_place else views[at]
+            for at, parameter in enumerate(self._parameters)
+        ]
 
     def close(self) -> None:
         """See `GradientMeans.close`."""
