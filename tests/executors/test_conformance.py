@@ -30,7 +30,6 @@ from samegrad.workers.meeting import Meeting
 from samegrad.workers.roll_call import RollCall
 
 CPU = torch.device("cpu")
-_SLOW = (6, 7, 9)  # 2 to 5 and 8 are of all kinds: powers of two, even ones, odd ones
 
 
 def schedules(ranks: int) -> list[tuple[Schedule, bool]]:
@@ -131,9 +130,7 @@ def check_native(group: ProcessGroup, cut: Cut) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize(
-    "size", [pytest.param(size, marks=[pytest.mark.slow] * (size in _SLOW)) for size in range(2, 10)]
-)
+@pytest.mark.parametrize("size", range(2, 10))
 def test_every_executor_gives_the_bits_of_plain_tensors(size: int, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     assert launch(lambda: conform(store), devices=f"cpu:{size}", timeout_s=100) == 2 * (
