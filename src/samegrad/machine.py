@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["available_memory", "memory_peak", "processor_name", "usable_cores"]
+__all__ = ["available_memory", "memory_peak", "orders_stores", "processor_name", "usable_cores"]
 
 _CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -67,6 +67,11 @@ def memory_peak(anew: bool = False) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def orders_stores() -> bool:
+    """Whether others see what a core of this machine writes in the order in which it was written."""
+    return platform.machine().lower() in {"x86_64", "amd64", "i686", "i386"}
 
 
 def processor_name(cpuinfo: Path = _CPUINFO) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["new_memory_file", "open_memory_file"]
+__all__ = ["host_identity", "new_memory_file", "offered_memory", "open_memory_file", "open_offered"]
 
 _NAME = "samegrad"
 
@@ -33,3 +34,35 @@ def open_memory_file(pid: int, number: int) -> int:
         pass
     os.close(fd)
     raise PermissionError(f"{path} is no memory of samegrad and of this user")
+
+
+def host_identity() -> str:
+    """Text that is equal for processes of one host: of one boot of a kernel, and of one network namespace in it.
+
+    Where the system does not tell, it is equal for nobody else.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/net').readlink()}"
+    except OSError:
+        return f"{os.uname().nodename} {os.getpid()}"
+
+
+def offered_memory(fd: int) -> list[int]:
+    """The number of the memory file `fd` of this process, and what tells others that it is that one."""
+    found = os.fstat(fd)
+    return [fd, found.st_dev, found.st_ino]
+
+
+def open_offered(pid: int, offer: Sequence[int]) -> int:
+    """A descriptor of the memory file that process `pid` of this host has offered.
+
+    Raises OSError where this process may not open it, or finds another file there (in another PID namespace).
+    """
+    number, device, inode = offer
+    fd = open_memory_file(pid, number)
+    found = os.fstat(fd)
+    if (found.st_dev, found.st_ino) != (device, inode):
+        os.close(fd)
+        raise FileNotFoundError(f"/proc/{pid}/fd/{number} is another file here")
+    return fd

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from samegrad.errors import GroupError
-from samegrad.executors import shared_memory
+from samegrad.executors import host_memory
 from samegrad.executors.host_rates import _LEAST_ADDITION, _host, measure_host
 from samegrad.executors.shared_memory import SharedMemoryGroup
 from samegrad.schedules import ALGORITHMS, Cut, build_for
@@ -77,7 +77,7 @@ def test_times_are_those_of_the_last_rank_without_the_meeting_and_scaled() -> No
 
 
 def test_without_memory_all_ranks_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_memory, "available_memory", lambda: 1000)
+    monkeypatch.setattr(host_memory, "available_memory", lambda: 1000)
 
     def measured(group: SharedMemoryGroup) -> str:
         with pytest.raises(GroupError) as raised:

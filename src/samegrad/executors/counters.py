@@ -12,17 +12,15 @@ cache line that is read anyway, so that ranks which meet for different operation
 
 from __future__ import annotations
 
-import os
-import platform
 import threading
-import time
 from collections.abc import Callable
 
 from samegrad.errors import PeerFailed, PeerTimeout
 from samegrad.executors.operations import NAME_BYTES, check_operations, packed_name, tag, unpacked_name
 from samegrad.executors.patience import Patience
+from samegrad.executors.pauses import Pauses, spinning_s
 from samegrad.executors.whereabouts import Place, Whereabouts
-from samegrad.machine import usable_cores
+from samegrad.machine import orders_stores
 
 __all__ = ["Counters", "HasLeft"]
 
@@ -31,10 +29,9 @@ HasLeft = Callable[[int], bool]
 _STRIDE = 8  # counters lie 64 bytes apart, so that no two share a cache line
 _RECENT = _STRIDE - 1  # tickets whose operations are kept; a rank that waits at each is never that far ahead
 _LEFT = 1 << 63  # set in the counter of a rank that has left the group
-_SPIN_S, _YIELD_S = 200e-6, 5e-3
 _LONG_S = 0.5  # after such a wait a rank says where it waits, and looks where the other one is
 _SEVERAL = (1 << 64) - 1  # in place of a thread
-_ORDERED_STORES = platform.machine().lower() in {"x86_64", "amd64", "i686", "i386"}
+_ORDERED_STORES = orders_stores()
 
 
 class Counters:
@@ -67,7 +64,7 @@ class Counters:
         self._patience = Patience(timeout_s)
         self._start_timeout_s = self._patience.seconds if start_timeout_s is None else start_timeout_s
         self._has_left = has_left
-        self._spin_s = _SPIN_S if size <= usable_cores() else 0.0
+        self._spin_s = spinning_s(size)
         self._lock = threading.Lock()
         self._ticket = 0
         self._passed = 0  # the last ticket that all have been seen at
@@ -140,12 +137,11 @@ class Counters:
 
     def _wait_for(self, other: int, ticket: int) -> None:
         counts, index = self._counts, other * _STRIDE
-        start = time.monotonic()
-        nap_s = 50e-6
+        pauses = Pauses(self._spin_s)
         timeout_s = self._start_timeout_s if ticket == 1 else self._patience.seconds
         look_at, elsewhere = _LONG_S, None
         while (count := counts[index]) & ~_LEFT < ticket:
-            waited = time.monotonic() - start
+            waited = pauses.waited()
             if count & _LEFT or (self._has_left(other) and counts[index] & ~_LEFT < ticket):
                 self._go_on()
                 raise PeerFailed(
@@ -159,11 +155,7 @@ class Counters:
             if waited > look_at and self._whereabouts is not None:
                 elsewhere = self._look_for(other, ticket, self._whereabouts, elsewhere)
                 look_at = waited + _LONG_S
-            if waited > _YIELD_S:
-                nap_s = min(nap_s * 1.2, 1e-3)
-                time.sleep(nap_s)
-            elif waited > self._spin_s:
-                os.sched_yield()
+            pauses.pause(waited)
         if look_at > _LONG_S:
             self._go_on()
 

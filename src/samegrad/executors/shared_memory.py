@@ -9,9 +9,7 @@ is left behind by a crash, and the size of /dev/shm does not matter.
 
 from __future__ import annotations
 
-import errno
 import functools
-import mmap
 import os
 import re
 import struct
@@ -23,12 +21,12 @@ from torch import Tensor
 from samegrad.errors import GroupError
 from samegrad.executors.base import FlatSizes, Request, check_alike, check_request
 from samegrad.executors.counters import Counters, HasLeft
+from samegrad.executors.host_memory import explained, map_memory, take_memory
 from samegrad.executors.shared_exchange import SharedExchange
 from samegrad.executors.shared_mean import SharedMean
 from samegrad.executors.shared_pieces import SharedPieces
 from samegrad.executors.whereabouts import Whereabouts
-from samegrad.machine import available_memory
-from samegrad.memory import new_memory_file, open_memory_file
+from samegrad.memory import open_memory_file
 from samegrad.schedules.ir import Schedule
 from samegrad.shards import subtrees
 from samegrad.units import format_bytes
@@ -56,10 +54,10 @@ class SharedMemoryGroup:
         self.size = size
         counters, boards = Counters.nbytes(size), 2 * size * _BOARD
         try:
-            memory = _map(fd, _nbytes(size))
+            memory = map_memory(fd, _nbytes(size))
         except OSError as error:
             raise GroupError(
-                f"memory for the ranks to meet in cannot be had: {_explained(error).strerror}", rank
+                f"memory for the ranks to meet in cannot be had: {explained(error).strerror}", rank
             ) from error
         self.counters = Counters(memory[:counters], rank, size, timeout_s, has_left, start_timeout_s)
         self._timeout_s, self._start_timeout_s = timeout_s, start_timeout_s
@@ -132,7 +130,7 @@ class SharedMemoryGroup:
         """`nbytes` of zeroed memory (uint8) that every rank maps; it is freed when the last rank lets go of it."""
         fd = self._open_shared(nbytes, operation)
         try:
-            return torch.frombuffer(_map(fd, nbytes), dtype=torch.uint8)
+            return torch.frombuffer(map_memory(fd, nbytes), dtype=torch.uint8)
         finally:
             os.close(fd)
 
@@ -141,7 +139,7 @@ class SharedMemoryGroup:
         fd, failure = -1, b""
         try:
             if self.rank == 0:
-                fd = _new_memory(nbytes)
+                fd = take_memory(nbytes)
         except OSError as error:
             failure = (error.strerror or str(error)).encode()
         answers = self.gather(failure or b"%d %d" % (os.getpid(), fd), operation)
@@ -207,35 +205,3 @@ class SharedMemoryGroup:
 def _nbytes(size: int) -> int:
     """Bytes of memory that a group of `size` ranks meets in."""
     return Counters.nbytes(size) + 2 * size * _BOARD + Whereabouts.nbytes(size)
-
-
-def _new_memory(nbytes: int) -> int:
-    """An anonymous memory file of `nbytes`. Its pages are taken now: a lack of memory later would be a bus error.
-
-    Taking more than there is would not fail but have the kernel kill processes, so that is refused before.
-    """
-    available = available_memory()
-    if nbytes > available:
-        raise OSError(
-            errno.ENOMEM,
-            f"{format_bytes(available)} are available. Use fewer workers, a smaller model, or a machine (or container) "
-            f"with more memory",
-        )
-    fd = new_memory_file()
-    try:
-        os.posix_fallocate(fd, 0, nbytes)
-    except OSError as error:
-        os.close(fd)
-        raise _explained(error) from error
-    return fd
-
-
-def _explained(error: OSError) -> OSError:
-    if error.errno == errno.EFBIG:
-        return OSError(errno.EFBIG, "it is larger than files may be; raise that limit (ulimit -f)")
-    return error
-
-
-def _map(fd: int, nbytes: int) -> memoryview:
-    os.posix_fallocate(fd, 0, nbytes)
-    return memoryview(mmap.mmap(fd, nbytes))

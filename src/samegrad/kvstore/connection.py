@@ -31,10 +31,11 @@ from samegrad.kvstore.handshake import LONGEST_S, answer, check_reach, is_loopba
 from samegrad.kvstore.link import Link
 from samegrad.kvstore.messages import Challenge, Failed, Hello, Message, Ping, Refused, Values, Welcome
 from samegrad.kvstore.placement import SLICE_BYTES, UNIT_BYTES, WHOLE_BYTES
-from samegrad.kvstore.ring import can_share, new_rings
+from samegrad.kvstore.ring import new_rings
 from samegrad.kvstore.tls import greet
+from samegrad.machine import orders_stores
+from samegrad.memory import host_identity, offered_memory
 from samegrad.shared_secret import new_nonce
-from samegrad.workers.neighbours import host_identity, offered_memory
 
 __all__ = ["LONGEST_START_S", "Caller", "Connection", "connect", "connect_all", "error_of"]
 
@@ -74,7 +75,7 @@ def connect(address: str, caller: Caller, timeout_s: float) -> tuple[Link, Welco
     try:
         if caller.tls is not None:
             link.secure(partial(greet, context=caller.tls, host=host, address=address))
-        if caller.tls is not None or not (caller.shares and is_loopback(host) and can_share()):
+        if caller.tls is not None or not (caller.shares and is_loopback(host) and orders_stores()):
             welcome = _shake_hands(link, secret, hello, address)
         else:
             with new_rings() as (fd, out, into):

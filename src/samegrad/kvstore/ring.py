@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import platform
 import time
 from collections.abc import Callable, Iterator
 
@@ -21,7 +20,7 @@ import numpy as np
 from samegrad.errors import FrameRefused
 from samegrad.memory import new_memory_file
 
-__all__ = ["RING_BYTES", "Ring", "can_share", "new_rings", "rings_in"]
+__all__ = ["RING_BYTES", "Ring", "new_rings", "rings_in"]
 
 RING_BYTES = 1 << 24
 """Of data: a few slices, so that both sides work at the same time, in a cache that they share."""
@@ -87,11 +86,6 @@ class Ring:
         if not 0 <= found < size:
             raise FrameRefused(f"the counters of shared memory cannot be: {found} of {size} bytes")
         return found
-
-
-def can_share() -> bool:
-    """Whether this machine lets others see what was written in the order in which it was, as counters need it."""
-    return platform.machine().lower() in {"x86_64", "amd64", "i686", "i386"}
 
 
 @contextlib.contextmanager

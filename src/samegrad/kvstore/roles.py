@@ -20,12 +20,12 @@ from samegrad.errors import ConfigurationError, PeerTimeout
 from samegrad.kvstore.handshake import is_loopback
 from samegrad.kvstore.rendezvous import find_servers
 from samegrad.kvstore.server import Server
+from samegrad.memory import host_identity
 from samegrad.workers.context import context
 from samegrad.workers.devices import device_words
 from samegrad.workers.joining import job_store, join, run_joined
 from samegrad.workers.meeting import Meeting, own_address
 from samegrad.workers.membership import Listeners, has_process_group, place_in_job
-from samegrad.workers.neighbours import host_identity
 from samegrad.workers.settings import Settings
 from samegrad.workers.variables import Place
 

@@ -41,7 +41,7 @@ from samegrad.kvstore.placement import LINK_SLICE_BYTES, SLICE_BYTES
 from samegrad.kvstore.rendezvous import Rendezvous, offer_server
 from samegrad.kvstore.ring import rings_in
 from samegrad.kvstore.tls import welcome
-from samegrad.workers.neighbours import host_identity, open_offered
+from samegrad.memory import host_identity, open_offered
 
 __all__ = ["Server"]
 

@@ -17,13 +17,13 @@ from samegrad.executors.host_rates import measure_host
 from samegrad.executors.link_rates import measure_links
 from samegrad.executors.process_group import ProcessGroup
 from samegrad.machine import usable_cores
+from samegrad.memory import host_identity
 from samegrad.parallel.world import World
 from samegrad.planner.choosing import Choice, HostWays, chosen, link_times, owners_work, usual_choice
 from samegrad.recipe import Recipe
 from samegrad.simulator.shared_host import SharedHost, SharedWork
 from samegrad.strategy import Strategy
 from samegrad.topology.graph import Topology
-from samegrad.workers.neighbours import host_identity
 
 __all__ = ["Summing", "choose", "exchange_seconds"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from samegrad.errors import ConfigurationError, DeviceUnavailable
-from samegrad.memory import new_memory_file
+from samegrad.memory import host_identity, new_memory_file, offered_memory, open_offered
 from samegrad.workers.context import context, enter
 from samegrad.workers.leaving import leave_at_exit, let_go_of_group
 from samegrad.workers.meeting import Meeting, address_of, interface_of, open_store, own_address
@@ -25,7 +25,7 @@ from samegrad.workers.membership import (
     place_in_group,
     place_in_job,
 )
-from samegrad.workers.neighbours import ProcessWatch, host_identity, offered_memory, open_offered
+from samegrad.workers.neighbours import ProcessWatch
 from samegrad.workers.preparing import prepare_process
 from samegrad.workers.settings import Settings
 from samegrad.workers.variables import DeviceKind, Place, device_kind

@@ -1,4 +1,4 @@
-"""Ranks of one host that were not started together: memory that all of them map, and noticing that one has ended."""
+"""Noticing that a process of this host has ended, which was not started together with this one."""
 
 from __future__ import annotations
 
@@ -6,45 +6,10 @@ import os
 import select
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-from samegrad.memory import open_memory_file
-
-__all__ = ["ProcessWatch", "host_identity", "offered_memory", "open_offered"]
+__all__ = ["ProcessWatch"]
 
 _GRACE_S = 1.5  # the launcher, which knows how the process ended, has so long to end this one
-
-
-def host_identity() -> str:
-    """Text that is equal for processes of one host: of one boot of a kernel, and of one network namespace in it.
-
-    Where the system does not tell, it is equal for nobody else.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {Path('/proc/self/ns/net').readlink()}"
-    except OSError:
-        return f"{os.uname().nodename} {os.getpid()}"
-
-
-def offered_memory(fd: int) -> list[int]:
-    """The number of the memory file `fd` of this process, and what tells others that it is that one."""
-    found = os.fstat(fd)
-    return [fd, found.st_dev, found.st_ino]
-
-
-def open_offered(pid: int, offer: Sequence[int]) -> int:
-    """A descriptor of the memory file that process `pid` of this host has offered.
-
-    Raises OSError where this process may not open it, or finds another file there (in another PID namespace).
-    """
-    number, device, inode = offer
-    fd = open_memory_file(pid, number)
-    found = os.fstat(fd)
-    if (found.st_dev, found.st_ino) != (device, inode):
-        os.close(fd)
-        raise FileNotFoundError(f"/proc/{pid}/fd/{number} is another file here")
-    return fd
 
 
 class ProcessWatch:
