@@ -71,7 +71,11 @@ def _run_samegrad(address: str, ranks: int, store: str, ways: list[dict[str, str
         dist.init_process_group("gloo", store=file_store, rank=world.rank, world_size=ranks)
         meeting = Meeting(file_store, world.rank, ranks, timeout_s=60.0)
         ends, hosts, _ = call_each_other(meeting, world.rank, ranks, "127.0.0.1")
-        over_gloo = ProcessGroup(torch.device("cpu"), roll_call=RollCall(Lifeline(world.rank, ends, hosts)))
+        roll_call = RollCall(Lifeline(world.rank, ends, hosts))
+        groups = {
+            "process_group": ProcessGroup(torch.device("cpu"), roll_call=roll_call),
+            "sends over Gloo": ProcessGroup(torch.device("cpu"), roll_call=roll_call, shares_memory=False),
+        }
 
         def meet() -> None:
             world.group.gather(b"", "the next measurement")
@@ -89,7 +93,7 @@ def _run_samegrad(address: str, ranks: int, store: str, ways: list[dict[str, str
                     contribution, add_up = _in_place(x, functools.partial(sg.allreduce, x, algorithm))
                 else:
                     schedule = sg.schedules.build(algorithm, ranks)
-                    executor = over_gloo if kind == "process_group" else world.group
+                    executor = groups.get(kind, world.group)
                     private = [out] if kind == "private memory" else None
                     contribution, add_up = _exchanged(
                         executor.prepare(schedule, [(torch.float32, numel)], name, private)

@@ -1,21 +1,20 @@
 """One test for all: executor x algorithm x world size x cut x size and dtype, bit for bit what `run_on_tensors` gives.
 
 The ranks are forked processes, started once for each world size; there everything runs, one exchange after the other,
-in memory that all map and over Gloo.
+in memory that all map, over Gloo, and in a Gloo group whose ranks read each other's memory.
 """
 
 from __future__ import annotations
 
 import functools
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from tests.executors.conformance import DTYPES, bits, check_exchange, numbers
+from tests.executors.gloo_groups import joined
 from tests.schedules.cuts import cuts_of
-from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from samegrad.errors import ConfigurationError
 from samegrad.executors import Group
@@ -23,13 +22,7 @@ from samegrad.executors.process_group import ProcessGroup
 from samegrad.parallel import current_world
 from samegrad.schedules import Cut, Schedule, build, build_for, co_located, pipelined, striped
 from samegrad.schedules.catalog import ALGORITHMS
-from samegrad.workers import context, launch
-from samegrad.workers.calling import call_each_other
-from samegrad.workers.lifeline import Lifeline
-from samegrad.workers.meeting import Meeting
-from samegrad.workers.roll_call import RollCall
-
-CPU = torch.device("cpu")
+from samegrad.workers import launch
 
 
 def schedules(ranks: int) -> list[tuple[Schedule, bool]]:
@@ -52,50 +45,35 @@ def schedules(ranks: int) -> list[tuple[Schedule, bool]]:
     return found
 
 
-def joined(store: str, size: int) -> ProcessGroup:
-    """This rank's end of a Gloo group."""
-    worker = context()
-    assert worker is not None
-    meeting = FileStore(store, size)
-    dist.init_process_group("gloo", store=meeting, rank=worker.rank, world_size=size, timeout=timedelta(seconds=60))
-    return ProcessGroup(CPU, roll_call=RollCall(lifeline(Meeting(meeting, worker.rank, size, 60), worker.rank, size)))
-
-
-def lifeline(meeting: Meeting, rank: int, size: int) -> Lifeline:
-    """With it the waits are those of training."""
-    ends, hosts, failures = call_each_other(meeting, rank, size, "127.0.0.1")
-    assert not failures
-    return Lifeline(rank, ends, hosts)
-
-
 def conform(store: str) -> int:
-    """On each rank: all schedules in both executors; returns how many exchanges there were."""
+    """On each rank: all schedules in all executors (half of them over Gloo); returns how many there were."""
     world = current_world()
     assert world.host is not None
-    groups: list[Group] = [world.host, joined(store, world.size)]
+    groups: list[Group] = [world.host, *joined(store, world.size)]
     sizes = [(torch.float32, 1000), (torch.float32, 0), (torch.bfloat16, 1), (torch.float64, max(world.size - 1, 1))]
     found = schedules(world.size)
     for number, (schedule, follows_tree) in enumerate(found):
-        for group in groups:
-            check_exchange(group, schedule, sizes, follows_tree=follows_tree, private=[number % 2 == 0])
+        for group in groups[: 2 + number % 2]:
+            check_exchange(group, schedule, sizes, follows_tree=follows_tree, private=[number // 2 % 2 == 0])
     dist.destroy_process_group()
-    return len(found) * len(groups)
+    return len(found)
 
 
 def conform_in_kind(store: str) -> int:
     """On each of three ranks: all dtypes, sizes around blocks, and absent contributions; and the backend's own sum."""
     world = current_world()
     assert world.host is not None
-    over_gloo = joined(store, world.size)
+    over_torch = joined(store, world.size)
+    groups: list[Group] = [world.host, *over_torch]
     sizes = [(dtype, 60 + place) for place, dtype in enumerate([*DTYPES, torch.int32, torch.uint8, torch.complex128])]
     sizes += [(torch.float32, (1 << 16) * 3 + 5), (torch.float32, 2), (torch.float32, 3)]
     names = ("one-shot", "sharded", "ring", "recursive-doubling", "hierarchical")
     cut = Cut.of([range(1), range(1, 6), range(6, 8)], 8)
     for name in names:
         schedule, of_tree = build_for(name, cut), ALGORITHMS[name].follows_tree
-        for group in (world.host, over_gloo):
+        for group in groups:
             check_exchange(group, schedule, sizes, [set(), {0, 6}, set(range(7))] if of_tree else [set()], of_tree)
-    check_native(over_gloo, cut)
+    check_native(over_torch[0], cut)
     dist.destroy_process_group()
     return len(names)
 
@@ -133,7 +111,7 @@ def check_native(group: ProcessGroup, cut: Cut) -> None:
 @pytest.mark.parametrize("size", range(2, 10))
 def test_every_executor_gives_the_bits_of_plain_tensors(size: int, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
-    assert launch(lambda: conform(store), devices=f"cpu:{size}", timeout_s=100) == 2 * (
+    assert launch(lambda: conform(store), devices=f"cpu:{size}", timeout_s=100) == (
         (4 if size <= 4 else 2) * len(ALGORITHMS) + 7
     )
 
@@ -147,7 +125,7 @@ def test_every_dtype_and_absent_contributions(tmp_path: Path) -> None:
 def disagree(store: str, kind: str, what: str) -> str:
     """On each of three ranks: the last one prepares another exchange; returns the message of the error."""
     world = current_world()
-    group = world.group if kind == "shared memory" else joined(store, world.size)
+    group = world.group if kind == "shared memory" else joined(store, world.size)[0]
     schedule, sizes = build("ring", 3), [(torch.float32, 10)]
     if world.rank == 2:
         schedule = build("sharded", 3) if what == "schedule" else schedule

@@ -13,6 +13,7 @@ import select
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -86,14 +87,15 @@ def be_rank(scenario: dict[str, Any], rank: int, port: int, out: int) -> int:
     """The exit code that Python would have."""
     variables = {"RANK": rank, "WORLD_SIZE": scenario["size"], "LOCAL_RANK": rank, "MASTER_PORT": port}
     os.environ.update({name: str(number) for name, number in variables.items()}, MASTER_ADDR="127.0.0.1")
-    if hasattr(os, "memfd_create"):
-        del os.memfd_create  # so that they do not share memory
+    memory_files = vars(os).pop("memfd_create", None)  # so that they do not meet in memory
     faulthandler.dump_traceback_later(_PATIENCE_S - 10)
     code = 0
     joined = None
     try:
         joined = join(Settings(devices=("cpu",), timeout_s=scenario["timeout_s"]))
         assert joined is not None
+        if scenario.get("reads"):
+            vars(os)["memfd_create"] = memory_files
         exchange(scenario, rank, out)
     except GroupError as error:
         os.write(out, f"{type(error).__name__} {error.rank} {error}\n".encode())
@@ -104,8 +106,9 @@ def be_rank(scenario: dict[str, Any], rank: int, port: int, out: int) -> int:
 
 
 def exchange(scenario: dict[str, Any], rank: int, out: int) -> None:
-    """algorithm, mb: of the sums. rounds: how many; 0 for no end. has_child: whether the victim has one that lives on.
-    busy_s: for how long the victim is busy, in one call that keeps Python's lock, in its last round."""
+    """algorithm, mb: of the sums. rounds: how many; 0 for no end. reads: whether ranks read each other's memory.
+    has_child: whether the victim has one that lives on. busy_s: for how long the victim is busy, in one call that keeps
+    Python's lock, in its last round."""
     torch.set_num_threads(1)
     group = sg.current_world().group
     assert isinstance(group, ProcessGroup)
@@ -113,6 +116,7 @@ def exchange(scenario: dict[str, Any], rank: int, out: int) -> None:
     schedule = build("sharded" if scenario["algorithm"] == "native" else scenario["algorithm"], group.size)
     prepare = group.prepare_native if scenario["algorithm"] == "native" else group.prepare
     own = prepare(schedule.cut if scenario["algorithm"] == "native" else schedule, sizes, "sum")  # type: ignore[arg-type]
+    assert ("/memfd:samegrad" in Path("/proc/self/maps").read_text()) == bool(scenario.get("reads"))
     number = 0
     while number < scenario.get("rounds", 0) or not scenario.get("rounds", 0):
         own.slot(0)[0].fill_(1.0)

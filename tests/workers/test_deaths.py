@@ -1,5 +1,5 @@
-"""Over Gloo, a rank that dies in the middle of a long message is named by all others, soon; one that stands still, at
-the deadline; one that is slow, never."""
+"""Over Gloo and in memory, a rank that dies in the middle of a long message is named by all others, soon; one that
+stands still, at the deadline; one that is slow, never."""
 
 from __future__ import annotations
 
@@ -50,21 +50,26 @@ def check_death(found: dict[str, Any], victim: int) -> None:
 
 
 def test_a_rank_that_is_killed_is_named_by_all_others_soon() -> None:
-    """One that only sends, rank 0, which serves the store, and one with a child that keeps Gloo's connections."""
+    """One that only sends, rank 0, which serves the store, one with a child that keeps Gloo's connections, one that is
+    read."""
     scenarios: list[dict[str, Any]] = [
         {"victim": 3, "size": 4, "algorithm": "binomial-tree"},
         {"victim": 0},
         {"victim": 1, "has_child": True, "algorithm": "native"},
+        {"victim": 1, "reads": True},
     ]
     for scenario, found in zip(scenarios, play(*scenarios), strict=True):
         check_death(found, scenario["victim"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["one-device", "ring", "halving-doubling", "native"])
-def test_it_is_named_whatever_it_was_at(algorithm: str) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "reads"),
+    [*((name, False) for name in ("one-device", "ring", "halving-doubling", "native")), ("ring", True)],
+)
+def test_it_is_named_whatever_it_was_at(algorithm: str, reads: bool) -> None:
     scenarios: list[dict[str, Any]] = [
-        {"victim": victim, "size": size, "algorithm": algorithm, "mb": 64.0, "after_s": after_s}
+        {"victim": victim, "size": size, "algorithm": algorithm, "mb": 64.0, "after_s": after_s, "reads": reads}
         for victim, size in ((0, 2), (1, 2), (0, 4), (2, 4))
         for after_s in (0.03, 0.11)
     ]
@@ -73,11 +78,13 @@ def test_it_is_named_whatever_it_was_at(algorithm: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("victim", "size", "algorithm"), [(1, 2, "sharded"), (0, 3, "sharded"), (2, 3, "native")])
-def test_a_rank_that_stands_still_is_named_at_the_deadline(victim: int, size: int, algorithm: str) -> None:
-    (found,) = play(
-        {"victim": victim, "size": size, "algorithm": algorithm, "signal": STOP, "timeout_s": 4.0, "mb": 32.0}
-    )
+@pytest.mark.parametrize(
+    ("victim", "size", "algorithm", "reads"),
+    [(1, 2, "sharded", False), (0, 3, "sharded", False), (2, 3, "native", False), (1, 3, "sharded", True)],
+)
+def test_a_rank_that_stands_still_is_named_at_the_deadline(victim: int, size: int, algorithm: str, reads: bool) -> None:
+    base = {"victim": victim, "size": size, "algorithm": algorithm, "reads": reads}
+    (found,) = play({**base, "signal": STOP, "timeout_s": 4.0, "mb": 32.0})
     for rank, said in enumerate(found["said"]):
         if rank != victim:
             ((seconds, text),) = said

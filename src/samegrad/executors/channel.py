@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from samegrad.executors.neighbourhood import Gather, Neighbourhood
 from samegrad.executors.waits import Waits
 
 __all__ = ["LONG", "Channel", "finish_collective"]
@@ -22,7 +23,8 @@ class Channel:
     """The group `handle` of torch (None: the default one), with buffers on `device`.
 
     meet: called with the name of the operation before the first message. explained: a context in which errors of torch
-    get explanations. waits: by which waits can be given up; None to leave them to torch.
+    get explanations. waits: by which waits can be given up; None to leave them to torch. neighbours: the ranks of this
+    host, if some can share memory; they agree on it by `gather`, which gives every rank's record.
     """
 
     device: torch.device
@@ -30,6 +32,8 @@ class Channel:
     meet: Callable[[str], None]
     explained: Callable[[], contextlib.AbstractContextManager[None]]
     waits: Waits | None
+    gather: Gather
+    neighbours: Neighbourhood | None = None
 
     def finish(self, messages: Sequence[dist.Work], is_long: bool) -> None:
         """Waits for sends and receives. is_long: whether one of them may be under way for a while."""

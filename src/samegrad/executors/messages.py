@@ -69,9 +69,10 @@ def rounds_of(rounds: Iterable[Round], rank: int) -> list[RankRound]:
 
 
 def _follows(each: RankRound, before: RankRound) -> bool:
-    """Whether it is additions only, of what is there at the end of the round before."""
+    """Whether it is additions only, of what is there at the end of the round before, and to what nobody reads then."""
     has_copies = bool(each.kept or {apply.source for apply in each.applied} & set(before.kept))
-    return not (each.sent or each.received or has_copies)
+    read = {spot for message in before.sent for spot in message.spots}
+    return not (each.sent or each.received or has_copies or {apply.spot for apply in each.applied} & read)
 
 
 def _round_of(moves: list[Transfer], rank: int) -> RankRound:

@@ -1,55 +1,89 @@
-"""A schedule over a process group of `torch.distributed`: every round is a batch of sends and receives.
+"""A schedule over a process group of `torch.distributed`: every round is a batch of sends and receives, and between
+ranks of one host, of words that something may be read.
 
-Values travel as bytes, so any dtype goes over any backend. Over Gloo a long buffer goes through the rounds in pieces.
+Over connections values travel as bytes, so any dtype goes over any backend. On CPUs a long buffer goes through the
+rounds in pieces.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from samegrad.executors.additions import Addition, Run, add_up
-from samegrad.executors.base import Request, Turns
-from samegrad.executors.channel import LONG, Channel
-from samegrad.executors.messages import RankRound, Spot, rounds_of
-from samegrad.schedules.ir import Op, Schedule
+from samegrad.executors.base import FlatSizes, Request, Turns
+from samegrad.executors.bound_round import BoundRound, Cells, Unread
+from samegrad.executors.channel import Channel
+from samegrad.executors.host_messages import Outgoing
+from samegrad.executors.messages import RankRound, rounds_of
+from samegrad.executors.neighbourhood import Links, Neighbourhood
+from samegrad.schedules.ir import Schedule
 from samegrad.shards import even
-from samegrad.summation import as_real
 
 __all__ = ["ProcessExchange"]
 
 _PIECE = 1 << 23  # bytes; with less, the calls for a piece cost more than what is hidden behind the next one
 _MOST_LANES = 64
-_LONG = 1 << 16  # bytes; cells of that size are messages of their own
+
+_Parts = list[list[range]]
+"""By flat buffer, where each chunk lies, or a piece of it."""
+
+_Make = Callable[[int, torch.dtype], Tensor]
+"""Makes a flat tensor of so many elements."""
 
 
 class ProcessExchange:
-    """See `base.Exchange`; of `rank`."""
+    """See `base.Exchange`; of `rank`. Every rank makes it alike."""
 
     def __init__(self, rank: int, schedule: Schedule, request: Request, channel: Channel) -> None:
         self._request, self._channel = request, channel
-        device = channel.device
         self._turns = Turns(request.operation)
-        sizes = request.sizes
         self._held = len(schedule.cut.nodes[rank])
         self._gets_result = rank in (schedule.owners or schedule.cut.holders)
-        self._slots = [
-            [torch.zeros(numel, dtype=dtype, device=device) for dtype, numel in sizes]
-            for _ in range(schedule.slots()[rank])
-        ]
-        rounds = rounds_of(schedule.rounds, rank)
+        sizes, count = request.sizes, schedule.slots()[rank]
+        rounds, lanes = rounds_of(schedule.rounds, rank), _lanes(schedule, request, channel)
         self._count = len(rounds)
-        self._lanes: list[list[_BoundRound]] = []
-        for parts in _lanes(schedule, request, device):
-            lane = [_BoundRound(each, rank, channel) for each in rounds]
-            for each in lane:
-                for flat, ranges in enumerate(parts):
-                    each.bind([slot[flat] for slot in self._slots], ranges)
-            self._lanes.append(lane)
+        with contextlib.ExitStack() as opened:
+            outgoing = _outgoing(rounds, lanes, count, sizes, channel.neighbours)
+            if outgoing is not None:
+                opened.callback(outgoing.close)
+            make: _Make = _maker(channel.device) if outgoing is None else outgoing.empty
+            self._slots = [[make(numel, dtype).zero_() for dtype, numel in sizes] for _ in range(count)]
+            self._lanes = [self._lane(rounds, parts, rank, make) for parts in lanes]
+            links = self._link(rounds, outgoing)
+        for bound in itertools.chain(*self._lanes):
+            bound.bind(links)
+
+    def _lane(self, rounds: Sequence[RankRound], parts: _Parts, rank: int, make: _Make) -> list[BoundRound]:
+        """The rounds of a piece."""
+        unread: Unread = []
+        lane = []
+        for each in rounds:
+            cells = [
+                Cells(
+                    [slot[flat] for slot in self._slots],
+                    ranges,
+                    {spot: make(len(ranges[spot.chunk]), dtype) for spot in each.kept},
+                )
+                for flat, (ranges, (dtype, _)) in enumerate(zip(parts, self._request.sizes, strict=True))
+            ]
+            lane.append(BoundRound(each, cells, rank, self._channel, unread))
+        return lane
+
+    def _link(self, rounds: Sequence[RankRound], outgoing: Outgoing | None) -> Links:
+        """To the ranks of this host; `outgoing` is this rank's memory."""
+        neighbours = self._channel.neighbours
+        if neighbours is None:
+            return Links()
+        if outgoing is not None:
+            for bound in itertools.chain(*self._lanes):
+                bound.list_cells(outgoing)
+        sources = {message.peer for each in rounds for message in each.received}
+        return neighbours.link(outgoing, sources, self._channel.gather)
 
     def slot(self, position: int) -> list[Tensor]:
         """See `base.Exchange.slot`."""
@@ -74,107 +108,17 @@ class ProcessExchange:
                     lane[number].start()
             for lane in self._lanes if self._count else ():
                 lane[-1].finish()
+            for lane in self._lanes if self._count else ():
+                lane[-1].settle()
         return self._request.own_result(self._slots[0] if self._gets_result else ())
 
     def close(self) -> None:
         """See `base.Exchange.close`."""
         self._turns.close()
-        self._slots, self._lanes = [], []
+        self._slots, self._lanes = [], []  # and with them the memory of others
 
 
-class _Transfer(NamedTuple):
-    """act: `isend` or `irecv` of `torch.distributed`. tensor: as bytes."""
-
-    act: Callable[..., Any]
-    tensor: Tensor
-    peer: int
-
-
-class _BoundRound:
-    """One round, with the tensors that it reads and writes."""
-
-    def __init__(self, each: RankRound, rank: int, channel: Channel) -> None:
-        self._each, self._rank, self._channel = each, rank, channel
-        self._packed: list[tuple[Tensor, Tensor]] = []  # where to, what: copied before anything else
-        self._sends: list[_Transfer] = []
-        self._receives: list[_Transfer] = []
-        self._runs: list[Run] = []
-        self._works: list[dist.Work] = []
-        self._is_long = False
-
-    def bind(self, slots: Sequence[Tensor], parts: Sequence[range]) -> None:
-        """Adds one flat buffer of each slot, cut in `parts`."""
-
-        def cell(spot: Spot) -> Tensor:
-            return slots[spot.slot][parts[spot.chunk].start : parts[spot.chunk].stop]
-
-        kept = {spot: torch.empty_like(cell(spot)) for spot in self._each.kept}
-        self._packed += [(copy, cell(spot)) for spot, copy in kept.items()]
-        for message in self._each.sent:
-            cells = [kept[spot] if spot in kept else cell(spot) for spot in message.spots]
-            wholes, views = _messages(cells, in_place=True)
-            self._packed += [(view, each) for view, each in zip(views, cells, strict=True) if view is not each]
-            self._sends += _transfers(dist.isend, wholes, message.peer)
-        arriving: dict[int, list[Tensor]] = {}
-        additions: dict[int, list[Addition]] = {}  # by chunk: those of different chunks have no memory in common
-        for message in self._each.received:
-            cells = [cell(spot) for spot in message.spots]
-            wholes, views = _messages(cells, in_place=message.is_direct)
-            if message.is_direct:
-                self._runs += [
-                    Run([(view, None, to)], to.numel()) for to, view in zip(cells, views, strict=True) if view is not to
-                ]
-            arriving[message.peer] = views
-            self._receives += _transfers(dist.irecv, wholes, message.peer)
-        for apply in self._each.applied:
-            if apply.peer != self._rank:
-                value = arriving[apply.peer][apply.number]
-            else:
-                value = kept[apply.source] if apply.source in kept else cell(apply.source)
-            target, value = as_real(cell(apply.spot)), as_real(value)
-            addition = (target, value, target) if apply.op is Op.ADD else (value, None, target)
-            additions.setdefault(apply.spot.chunk, []).append(addition)
-        self._is_long = any(each.tensor.numel() > LONG for each in (*self._sends, *self._receives))
-        for chunk, each in additions.items():
-            numel = len(parts[chunk])
-            in_blocks = slots[0].device.type == "cpu"  # they stay in its cache; on a GPU each would be a kernel
-            self._runs += [Run(each, numel)] if in_blocks else [Run([one], numel) for one in each]
-
-    def start(self) -> None:
-        """Is ready to receive, and sends. Gloo asks for what comes on the connection on which it sends: asked for
-        later, it would have to wait until all that was sent before is through, and the link would carry one direction
-        after the other."""
-        self.pack()
-        self._transfer([*self._receives, *self._sends])
-
-    def pack(self) -> None:
-        """Copies what is read and written in this round, and what is not sent as it lies."""
-        for target, source in self._packed:
-            target.copy_(source)
-
-    def receive(self) -> None:
-        """Is ready for what comes, for which `finish` waits."""
-        self._transfer(self._receives)
-
-    def send(self) -> None:
-        """Starts to send, for which `finish` waits."""
-        self._transfer(self._sends)
-
-    def _transfer(self, transfers: list[_Transfer]) -> None:
-        if transfers and transfers[0].tensor.device.type == "cuda":  # NCCL needs to know of all at once
-            self._works += dist.batch_isend_irecv([dist.P2POp(*each, self._channel.handle) for each in transfers])
-        else:  # over Gloo a batch is the same, after more work in Python
-            self._works += [act(tensor, peer, self._channel.handle) for act, tensor, peer in transfers]
-
-    def finish(self) -> None:
-        """Waits, and adds."""
-        works, self._works = self._works, []
-        self._channel.finish(works, self._is_long)
-        for run in self._runs:
-            add_up(run)
-
-
-def _start_together(rounds: Sequence[_BoundRound]) -> None:
+def _start_together(rounds: Sequence[BoundRound]) -> None:
     """Starts the same round of all lanes."""
     if len(rounds) == 1:
         rounds[0].start()  # in one batch, as NCCL needs it
@@ -186,33 +130,48 @@ def _start_together(rounds: Sequence[_BoundRound]) -> None:
         each.send()
 
 
-def _transfers(act: Callable[..., Any], tensors: Sequence[Tensor], peer: int) -> list[_Transfer]:
-    return [_Transfer(act, tensor.view(torch.uint8), peer) for tensor in tensors if tensor.numel()]
+def _maker(device: torch.device) -> _Make:
+    """Makes tensors in private memory."""
+    return lambda numel, dtype: torch.empty(numel, dtype=dtype, device=device)
 
 
-def _messages(cells: Sequence[Tensor], in_place: bool) -> tuple[list[Tensor], list[Tensor]]:
-    """The messages for `cells` of one rank, and each cell's part of them: its own memory, if that is sent as it is.
+def _outgoing(
+    rounds: Sequence[RankRound],
+    lanes: Sequence[_Parts],
+    slots: int,
+    sizes: FlatSizes,
+    neighbours: Neighbourhood | None,
+) -> Outgoing | None:
+    """Memory for all that is sent by a rank with so many slots; None if no other one could read it, or there is none:
+    then it is sent over connections."""
+    listed: Counter[int] = Counter()
+    for each in rounds:
+        for message in each.sent:
+            if neighbours is not None and message.peer in neighbours.pids:
+                listed[message.peer] += len(message.spots) * len(sizes) * len(lanes)
+    if neighbours is None or not listed:
+        return None
+    cells = [numel * dtype.itemsize for dtype, numel in sizes] * slots
+    cells += [
+        len(ranges[spot.chunk]) * dtype.itemsize
+        for parts in lanes
+        for ranges, (dtype, _) in zip(parts, sizes, strict=True)
+        for each in rounds
+        for spot in each.kept
+    ]
+    with contextlib.suppress(OSError):
+        return Outgoing(list(neighbours.pids), listed, cells)
+    return None
 
-    Both ends must find the same messages, so their number depends on sizes only: long cells go alone, short ones
-    together.
-    """
-    numel = sum(cell.numel() for cell in cells)
-    if in_place and (len(cells) == 1 or numel * cells[0].element_size() >= _LONG * len(cells)):
-        return list(cells), list(cells)
-    whole = torch.empty(numel, dtype=cells[0].dtype, device=cells[0].device)
-    views = list(whole.split([cell.numel() for cell in cells]))
-    is_long = numel * whole.element_size() >= _LONG * len(cells)
-    return (views if is_long else [whole]), views
 
-
-def _lanes(schedule: Schedule, request: Request, device: torch.device) -> list[list[list[range]]]:
+def _lanes(schedule: Schedule, request: Request, channel: Channel) -> list[_Parts]:
     """Pieces of the chunks, which go through the rounds one behind the other: while one is added, the next one is on
-    its way. By lane and flat buffer, where each chunk's piece lies."""
+    its way. By lane, where they lie."""
     chunks = [schedule.ranges(numel) for _, numel in request.sizes]
     nbytes = [
         len(part) * dtype.itemsize for parts, (dtype, _) in zip(chunks, request.sizes, strict=True) for part in parts
     ]
-    count = 1 if device.type == "cuda" else min(-(-max(nbytes, default=0) // _PIECE), _MOST_LANES) or 1
+    count = 1 if channel.device.type == "cuda" else min(-(-max(nbytes, default=0) // _PIECE), _MOST_LANES) or 1
     cut = [[even(len(part), count) for part in parts] for parts in chunks]
     return [
         [

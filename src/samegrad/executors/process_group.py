@@ -1,7 +1,8 @@
 """The ranks of a `torch.distributed` process group: CUDA devices over NCCL, CPUs of several hosts over Gloo.
 
 NCCL's own all-reduce fixes no order of additions, so sums are those of a schedule, by sends and receives; or, where the
-order does not matter, what the backend makes of it (`native`).
+order does not matter, what the backend makes of it (`native`). CPU ranks of one host read each other's messages in
+place (`host_messages`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from samegrad.errors import ConfigurationError
 from samegrad.executors.base import FlatSizes, Request, check_alike, check_request
 from samegrad.executors.channel import Channel, finish_collective
 from samegrad.executors.native import NativeExchange
+from samegrad.executors.neighbourhood import Neighbourhood, find_neighbourhood
 from samegrad.executors.operations import NAME_BYTES, check_operations, packed_name, tag, unpacked_name
+from samegrad.executors.patience import LEAST_S
 from samegrad.executors.process_exchange import ProcessExchange
 from samegrad.executors.waits import Waits
 from samegrad.schedules.cut import Cut
@@ -64,6 +67,8 @@ class ProcessGroup:
         `gather` and `broadcast` compare operations; a sum follows a gather in every step.
     roll_call: ends a wait for ranks that have ended, over Gloo, and finds out who is to blame when an exchange fails.
         Without it torch's errors are raised as they are.
+    shares_memory: whether ranks of one host read each other's memory, on CPUs that allow it; it takes a roll call.
+        Where it cannot be had, they send as others do. timeout_s: how long they wait for each other.
     """
 
     def __init__(
@@ -72,6 +77,8 @@ class ProcessGroup:
         meet: Callable[[str], None] | None = None,
         roll_call: RollCall | None = None,
         handle: dist.ProcessGroup | None = None,
+        shares_memory: bool = True,
+        timeout_s: float = LEAST_S,
     ) -> None:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
@@ -79,6 +86,10 @@ class ProcessGroup:
         self.meet = meet
         self._roll_call = roll_call
         self._handle = handle
+        self._shares_memory = shares_memory and roll_call is not None and device.type == "cpu"
+        self._timeout_s = timeout_s
+        self._neighbours: Neighbourhood | None = None
+        self._is_explored = False
         self._waits = None
         if roll_call is not None:
             roll_call.enter(self)
@@ -137,7 +148,8 @@ class ProcessGroup:
         """See `base.Group.twin`; another process group of torch. Only `gather` and `broadcast` compare operations."""
         with self.failures_explained(operation):
             self._agree(operation)
-            return ProcessGroup(self.device, None, self._roll_call, dist.new_group())
+            handle = dist.new_group(timeout=timedelta(seconds=self._timeout_s))
+            return ProcessGroup(self.device, None, self._roll_call, handle, self._shares_memory, self._timeout_s)
 
     def broadcast(self, tensors: Sequence[Tensor], operation: str, source: int = 0) -> None:
         """Overwrites `tensors` with those of rank `source`."""
@@ -155,7 +167,7 @@ class ProcessGroup:
         """See `base.Executor.prepare`: slots are tensors on the device, rounds are sends and receives."""
         request = Request(sizes, operation, out)
         check_request(self, schedule, request)
-        return ProcessExchange(self.rank, schedule, request, self._channel(operation))
+        return ProcessExchange(self.rank, schedule, request, self._channel(operation, self._explored(operation)))
 
     def prepare_native(
         self, cut: Cut, sizes: FlatSizes, operation: str, out: Sequence[Tensor] | None = None
@@ -172,9 +184,18 @@ class ProcessGroup:
         held = len(cut.nodes[self.rank])
         return NativeExchange(held, request, self._channel(operation))
 
-    def _channel(self, operation: str) -> Channel:
+    def _explored(self, operation: str) -> Neighbourhood | None:
+        """The ranks that may share memory with this one; the first time, all of them find out."""
+        if self._shares_memory and self._roll_call is not None and not self._is_explored:
+            gather = functools.partial(self.gather, operation=operation)
+            self._neighbours = find_neighbourhood(self.rank, gather, self._timeout_s, self._roll_call.is_vain)
+            self._is_explored = True
+        return self._neighbours
+
+    def _channel(self, operation: str, neighbours: Neighbourhood | None = None) -> Channel:
         explained = functools.partial(self.failures_explained, operation)
-        return Channel(self.device, self._handle, self.meet or _nowhere, explained, self._waits)
+        gather = functools.partial(self.gather, operation=operation)
+        return Channel(self.device, self._handle, self.meet or _nowhere, explained, self._waits, gather, neighbours)
 
 
 def _nowhere(operation: str) -> None:

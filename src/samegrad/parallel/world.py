@@ -100,11 +100,13 @@ def native_group(group: Group) -> ProcessGroup:
             "device of its own"
         )
     if id(worker) not in _native_groups:
-        _native_groups[id(worker)] = _process_group(worker, group, torch.device("cpu"))
+        _native_groups[id(worker)] = _process_group(worker, group, torch.device("cpu"), shares_memory=False)
     return _native_groups[id(worker)]
 
 
-def _process_group(worker: WorkerContext, host: SharedMemoryGroup | None, device: torch.device) -> ProcessGroup:
+def _process_group(
+    worker: WorkerContext, host: SharedMemoryGroup | None, device: torch.device, shares_memory: bool = True
+) -> ProcessGroup:
     """The ranks in the default process group of torch: over NCCL on CUDA devices, else over Gloo. It is made here and
     ended with the worker, unless the user has made one."""
     timeout = timedelta(seconds=LEAST_S if worker.timeout_s is None else worker.timeout_s)
@@ -120,7 +122,8 @@ def _process_group(worker: WorkerContext, host: SharedMemoryGroup | None, device
             device_id=device if device.type == "cuda" else None,
         )
         worker.on_exit.append(lambda: _end_process_group(roll_call))
-    return ProcessGroup(device, None if host is None else host.counters.barrier, roll_call)
+    meet = None if host is None else host.counters.barrier
+    return ProcessGroup(device, meet, roll_call, shares_memory=shares_memory, timeout_s=timeout.total_seconds())
 
 
 def _roll_call(worker: WorkerContext, store: Any) -> RollCall | None:
