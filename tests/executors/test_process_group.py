@@ -36,7 +36,7 @@ def check_everything(store: str) -> list[str]:
     )
     group = ProcessGroup(torch.device("cpu"))
     assert (group.rank, group.size) == (worker.rank, RANKS)
-    checks = [check_gather, check_broadcast, check_sums, check_pieces, check_operations, check_links]
+    checks = [check_gather, check_notes, check_broadcast, check_sums, check_pieces, check_operations, check_links]
     for check in checks:
         check(group)
     dist.destroy_process_group()
@@ -68,6 +68,20 @@ def check_gather(group: ProcessGroup) -> None:
         found = group.gather(bytes([group.rank]) * lengths[(group.rank + turn) % 4], "x")
         assert found == [bytes([rank]) * lengths[(rank + turn) % 4] for rank in range(RANKS)]
     assert group.gather(b"", "x") == [b""] * RANKS
+
+
+def check_notes(group: ProcessGroup) -> None:
+    """Short records are asked for before they come: by whatever object, and beside messages of the user's own."""
+    others = [ProcessGroup(torch.device("cpu")), group.twin("notes")]
+    for turn in range(4):
+        after = dist.isend(torch.tensor([turn]), (group.rank + 1) % RANKS)
+        for each in (group, *others, *others):
+            assert each.gather(b"%d %d" % (group.rank, turn), "notes") == [b"%d %d" % (r, turn) for r in range(RANKS)]
+        received = torch.tensor([-1])
+        dist.recv(received, (group.rank - 1) % RANKS)
+        assert received.item() == turn
+        assert after is not None
+        after.wait()
 
 
 def check_broadcast(group: ProcessGroup) -> None:
@@ -130,7 +144,7 @@ def check_operations(group: ProcessGroup) -> None:
 def test_a_gloo_group_conforms(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     checked = launch(lambda: check_everything(store), devices=f"cpu:{RANKS}", timeout_s=60)
-    assert len(checked) == 6
+    assert len(checked) == 7
 
 
 def test_what_a_rank_does_by_itself_ends_the_round_before() -> None:

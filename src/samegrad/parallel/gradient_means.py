@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
@@ -178,12 +179,12 @@ class BucketMeans:
 def _divide(total: Tensor, weight: float, out: Tensor) -> bool:
     """`out` becomes `total` / `weight`; whether all of it is finite, which is asked while a block is in the cache."""
     step = BLOCK if out.device.type == "cpu" else max(out.numel(), 1)
-    sums = []
+    found = 0.0
     for part, block in zip(total.split(step), out.split(step), strict=True):
         if weight == 1.0:
             block.copy_(part)
         else:
             torch.div(part, weight, out=block)
-        sums.append(block.sum())
+        found += float(block.sum())
     # A sum is quick and finds all there is; that of large finite numbers may be infinite, too.
-    return bool(torch.stack(sums).isfinite().all()) or bool(out.isfinite().all())
+    return math.isfinite(found) or bool(out.isfinite().all())
