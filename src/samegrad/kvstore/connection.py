@@ -28,8 +28,9 @@ from samegrad.errors import (
 )
 from samegrad.kvstore.handles import Question, last_message
 from samegrad.kvstore.handshake import LONGEST_S, answer, check_reach, is_loopback, parse_address
+from samegrad.kvstore.lead import AHEAD_SLICES, Lead
 from samegrad.kvstore.link import Link
-from samegrad.kvstore.messages import Challenge, Failed, Hello, Message, Ping, Refused, Values, Welcome
+from samegrad.kvstore.messages import Challenge, Failed, Hello, Message, Ping, Push, Refused, Values, Welcome
 from samegrad.kvstore.placement import SLICE_BYTES, UNIT_BYTES, WHOLE_BYTES
 from samegrad.kvstore.ring import new_rings
 from samegrad.kvstore.tls import greet
@@ -177,6 +178,7 @@ class Connection:
         self._order = itertools.count()
         self._requests = itertools.count(1)
         self._asked: dict[int, Question] = {}
+        self._lead = Lead(AHEAD_SLICES * welcome.slice_bytes)
         self._changed = threading.Condition()
         self._last: Message | None = None
         self._failure: Exception | None = None
@@ -227,13 +229,20 @@ class Connection:
         with self._changed:
             if not self._changed.wait_for(lambda: self._queue or self._failure or self._last, self._ping_s):
                 return Question(Ping(), (), (), 0.0, lambda *_: None)
+            while self._queue and (pause_s := self._pause_s(self._queue[0][2])) > 0:
+                self._changed.wait(pause_s)
             if self._failure is not None or not self._queue:
                 return None
             question = heapq.heappop(self._queue)[2]
             request = next(self._requests)
             question.message = dataclasses.replace(question.message, request=request)  # type: ignore[call-arg]
             self._asked[request] = question
+            if _is_added(question):
+                self._lead.pushed(request, sum(value.nbytes for value in question.values))
             return question
+
+    def _pause_s(self, question: Question) -> float:
+        return self._lead.pause_s(time.monotonic()) if _is_added(question) else 0.0
 
     def _send(self) -> None:
         try:
@@ -273,7 +282,8 @@ class Connection:
             question.done(message, None)
         with self._changed:
             self._asked.pop(request, None)
-            if not self._asked:
+            may_go_on = self._lead.answered(request, time.monotonic())
+            if may_go_on or not self._asked:
                 self._changed.notify_all()
 
     def _fail(self, error: Exception) -> None:
@@ -293,3 +303,8 @@ class Connection:
             question.done(None, error)
         with contextlib.suppress(OSError):
             self._link.close()
+
+
+def _is_added(question: Question) -> bool:
+    """Whether it pushes values, and the sums are to come back by the same question."""
+    return isinstance(question.message, Push) and question.message.pull

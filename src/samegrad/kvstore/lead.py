@@ -1,0 +1,60 @@
+"""How far the pushes of a worker to one server may be ahead of the sums that come back. Pure: the clock is asked for.
+
+A sum of a slice waits for the worker whose part comes last. TCP gives one worker more of the server's link than
+another; if that one runs ahead, the last sums all come when the slow one has pushed, one after the other, and the way
+back, which carries each sum to every worker, stands still before that and is crowded then. So who is ahead waits, and
+leaves the link to the others.
+
+But a worker that is early must not wait for one that still computes. So it waits only while sums keep coming: for a few
+times as long as it mostly takes from one to the next.
+"""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["AHEAD_SLICES", "Lead"]
+
+AHEAD_SLICES = 4
+"""How many slices may be under way, there and back: with less, links run dry; with more, workers drift apart."""
+
+_TIMES_AS_LONG = 4
+_LEAST_S, _MOST_S = 0.02, 1.0
+_FIRST_GAP_S = 0.05
+_SHARE = 0.25  # of the last gap in what is taken for the usual one
+
+
+class Lead:
+    """Of one worker and one server. most: bytes that were pushed, and whose sums have not come back.
+
+    Times are seconds of any one clock.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._pushes: dict[int, int] = {}
+        self._ahead = 0
+        self._answered_at = -math.inf
+        self._gap_s = _FIRST_GAP_S
+
+    def pushed(self, request: int, nbytes: int) -> None:
+        """A push of `nbytes` goes out."""
+        self._pushes[request] = nbytes
+        self._ahead += nbytes
+
+    def answered(self, request: int, now: float) -> bool:
+        """There is an answer to `request`; whether it was a push, and others may go on because of that."""
+        nbytes = self._pushes.pop(request, None)
+        if nbytes is None:
+            return False
+        gap_s = min(now - self._answered_at, 2 * self._gap_s)  # a longer one was no gap, but a pause of somebody
+        self._gap_s += _SHARE * (gap_s - self._gap_s)
+        self._answered_at = now
+        was, self._ahead = self._ahead, self._ahead - nbytes
+        return was > self._most >= self._ahead
+
+    def pause_s(self, now: float) -> float:
+        """Seconds for which the next push is to wait, unless an answer comes before; 0 or less if it may go."""
+        if self._ahead <= self._most:
+            return 0.0
+        return self._answered_at + min(max(_TIMES_AS_LONG * self._gap_s, _LEAST_S), _MOST_S) - now

@@ -1,0 +1,65 @@
+"""How far pushes may be ahead of the sums that come back."""
+
+from __future__ import annotations
+
+from samegrad.kvstore.lead import Lead
+
+MB = 1 << 20
+
+
+def test_pushes_go_until_so_much_is_on_its_way() -> None:
+    lead = Lead(2 * MB)
+    for request in range(3):
+        assert lead.pause_s(0.0) <= 0
+        lead.pushed(request, MB)
+    assert lead.pause_s(0.0) <= 0  # no sum has come yet: the others may not be there
+
+
+def test_who_is_ahead_waits_for_the_next_sum() -> None:
+    lead = Lead(2 * MB)
+    for request in range(4):
+        lead.pushed(request, MB)
+    assert not lead.answered(0, now=10.0)  # 3 MB are left
+    assert lead.pause_s(10.0) > 0
+    assert lead.answered(1, now=10.01)
+    assert lead.pause_s(10.01) <= 0
+
+
+def test_nobody_waits_long_for_one_that_sends_nothing() -> None:
+    lead = Lead(0)
+    for request in range(100):
+        lead.pushed(request, MB)
+    for request in range(90):
+        lead.answered(request, now=10 + 0.01 * request)
+    last = 10 + 0.01 * 89
+    assert 0.02 < lead.pause_s(last) < 0.1  # a few times from one sum to the next
+    assert lead.pause_s(last + 0.1) <= 0
+
+
+def test_a_pause_of_another_worker_counts_as_no_gap() -> None:
+    lead = Lead(0)
+    for request in range(100):
+        lead.pushed(request, MB)
+    for request in range(50):
+        lead.answered(request, now=10 + 0.01 * request)
+    usual = lead.pause_s(10 + 0.01 * 49)
+    lead.answered(50, now=60.0)
+    assert usual < lead.pause_s(60.0) < 1.5 * usual
+
+
+def test_slower_links_make_for_longer_waits() -> None:
+    lead = Lead(0)
+    for request in range(100):
+        lead.pushed(request, MB)
+    for request in range(60):
+        lead.answered(request, now=10 + 0.2 * request)
+    assert 0.5 < lead.pause_s(10 + 0.2 * 59) <= 1.0
+
+
+def test_answers_to_what_was_no_push_count_nothing() -> None:
+    lead = Lead(0)
+    lead.pushed(1, MB)
+    assert not lead.answered(2, now=1.0)
+    assert lead.answered(1, now=1.0)
+    assert not lead.answered(1, now=1.0)
+    assert lead.pause_s(1.0) <= 0
