@@ -22,9 +22,7 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,14 @@ from typing import Any
 if not __package__:  # run as a script
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.emulated_hosts import Host, emulated_hosts, ended_by_signals, lacking, rate_of, usual_control
+from benchmarks.emulated_hosts import (
+    emulated_hosts,
+    ended_by_signals,
+    lacking,
+    rate_of,
+    said_by_ranks,
+    usual_control,
+)
 
 __all__ = ["Load", "main", "most_hidden"]
 
@@ -131,24 +136,6 @@ def _rank(load: Load, ways: list[str], rounds: int, steps: int) -> None:
     dist.destroy_process_group()
 
 
-def _ranks(hosts: Sequence[Host], arguments: Sequence[str]) -> list[subprocess.Popen[str]]:
-    """A rank on each of `hosts`, with the variables of torchrun."""
-    ranks = []
-    for rank, host in enumerate(hosts):
-        variables = {
-            "RANK": rank,
-            "WORLD_SIZE": len(hosts),
-            "LOCAL_RANK": 0,
-            "LOCAL_WORLD_SIZE": 1,
-            "MASTER_ADDR": hosts[0].address,
-            "MASTER_PORT": _PORT,
-            "GLOO_SOCKET_IFNAME": "eth0",
-        }
-        place = [f"{name}={value}" for name, value in variables.items()]
-        ranks.append(host.start(["env", *place, sys.executable, __file__, *arguments]))
-    return ranks
-
-
 def measure(load: Load, ways: list[str], rate: float, rounds: int, steps: int) -> dict[str, Any]:
     """What rank 0 prints: seconds of a step and of an exchange, by way and round. rate: of the link, bytes/s.
 
@@ -157,18 +144,7 @@ def measure(load: Load, ways: list[str], rate: float, rounds: int, steps: int) -
     model = json.dumps([load.layers, load.numel, load.forward_s, load.backward_s, load.per_bucket])
     arguments = ["--rank", model, "--rounds", str(rounds), "--steps", str(steps), "--ways", ",".join(ways)]
     with ended_by_signals(), emulated_hosts(_PREFIX, 2, rate, usual_control(), _BURST) as hosts:
-        ranks = _ranks(hosts, arguments)
-        try:
-            out, _ = ranks[0].communicate(timeout=_LONGEST_S)
-            if any(each.wait(timeout=60) for each in ranks):
-                raise OSError("a rank has failed; see above")
-        except subprocess.TimeoutExpired as error:
-            raise OSError(f"the ranks were not done within {error.timeout:g} s") from None
-        finally:
-            for each in ranks:
-                each.kill()
-                each.communicate()  # closes its pipes, too
-    result: dict[str, Any] = json.loads(out.splitlines()[-1])
+        result: dict[str, Any] = said_by_ranks(hosts, [__file__, *arguments], _PORT, _LONGEST_S)
     return result
 
 

@@ -14,19 +14,31 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from samegrad.units import parse_rate
 
-__all__ = ["Host", "emulated_hosts", "ended_by_signals", "lacking", "rate_of", "remove_left", "usual_control"]
+__all__ = [
+    "Host",
+    "emulated_hosts",
+    "ended_by_signals",
+    "lacking",
+    "rate_of",
+    "remove_left",
+    "said_by_ranks",
+    "usual_control",
+]
 
 _NETWORK = "10.97.8"
 _CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
@@ -112,6 +124,38 @@ def emulated_hosts(prefix: str, count: int, rate: float, control: str, burst: st
             for name in _namespaces(prefix):
                 if name.startswith(mine):
                     _remove(name)
+
+
+def said_by_ranks(hosts: Sequence[Host], arguments: Sequence[str], port: int, timeout_s: float) -> Any:
+    """Runs Python with `arguments` as a rank on each of `hosts`, with the variables of torchrun; what rank 0 prints
+    last, as JSON. port: of the first host, where the ranks meet.
+
+    Raises OSError if a rank fails, or they are not done in time.
+    """
+    ranks = []
+    for rank, host in enumerate(hosts):
+        variables = {
+            "RANK": rank,
+            "WORLD_SIZE": len(hosts),
+            "LOCAL_RANK": 0,
+            "LOCAL_WORLD_SIZE": 1,
+            "MASTER_ADDR": hosts[0].address,
+            "MASTER_PORT": port,
+            "GLOO_SOCKET_IFNAME": "eth0",
+        }
+        place = [f"{name}={value}" for name, value in variables.items()]
+        ranks.append(host.start(["env", *place, sys.executable, *arguments]))
+    try:
+        out, _ = ranks[0].communicate(timeout=timeout_s)
+        if any(each.wait(timeout=60) for each in ranks):
+            raise OSError("a rank has failed; see above")
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"the ranks were not done within {error.timeout:g} s") from None
+    finally:
+        for each in ranks:
+            each.kill()
+            each.communicate()  # closes its pipes, too
+    return json.loads(out.splitlines()[-1])
 
 
 def remove_left(prefix: str) -> list[str]:
