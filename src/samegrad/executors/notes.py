@@ -40,6 +40,7 @@ class _Post:
         self._others = [(rank + distance) % size for distance in range(1, size)]
         self._notes = torch.empty(size, nbytes, dtype=torch.uint8)
         self._coming: list[dist.Work | None] = []
+        self._failure: RuntimeError | None = None
 
     def ask(self, handle: dist.ProcessGroup | None) -> None:
         """Asks all others for their next note."""
@@ -47,6 +48,8 @@ class _Post:
 
     def gather(self, handle: dist.ProcessGroup | None, note: bytes) -> list[bytes]:
         """See `gather_notes`."""
+        if self._failure is not None:
+            raise self._failure
         own: Tensor = self._notes[self._rank]
         own.copy_(torch.frombuffer(bytearray(note), dtype=torch.uint8))
         going = [dist.isend(own, other, handle, self._tag) for other in self._others]
@@ -54,5 +57,8 @@ class _Post:
             if work is not None:
                 work.wait()
         found = [each.tobytes() for each in self._notes.numpy()]
-        self.ask(handle)
+        try:
+            self.ask(handle)
+        except RuntimeError as failure:  # a rank has got all notes and has ended: these may have been the last
+            self._failure = failure
         return found

@@ -1,0 +1,45 @@
+"""Short records over Gloo: who has got the last ones may end at once."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+from samegrad.executors.notes import gather_notes
+from samegrad.workers import context, launch
+
+
+def last_notes(store: str) -> str:
+    """On each of two ranks: gathers twice. Rank 1 ends at once, and rank 0 asks for the next note after that."""
+    worker = context()
+    assert worker is not None
+    rank = worker.rank
+    dist.init_process_group("gloo", store=FileStore(store, 2), rank=rank, world_size=2, timeout=timedelta(seconds=20))
+    assert gather_notes(None, b"%d" % rank, 7) == [b"0", b"1"]
+    real = dist.irecv
+    if rank == 0:
+
+        def late(*arguments: object) -> object:
+            time.sleep(1.0)  # until the connection of who has ended is closed
+            return real(*arguments)  # type: ignore[arg-type]
+
+        dist.irecv = late  # type: ignore[assignment]
+    assert gather_notes(None, b"%d" % rank, 7) == [b"0", b"1"]
+    if rank == 1:
+        dist.destroy_process_group()
+        return ""
+    dist.irecv = real
+    with pytest.raises(RuntimeError) as raised:
+        gather_notes(None, b"0", 7)
+    return str(raised.value)
+
+
+@pytest.mark.dist
+def test_a_rank_may_end_when_it_has_the_last_notes(tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    assert launch(lambda: last_notes(store), devices="cpu:2", timeout_s=30)
