@@ -22,9 +22,10 @@ from tests.kvstore.stores import run_workers, some_servers
 from tests.kvstore.test_state import gradient
 
 from samegrad.errors import AccessRefused, ConfigurationError, FrameRefused, PeerFailed, ServerLost, StoreError
-from samegrad.kvstore import KVStore, Server
+from samegrad.kvstore import KVStore, Server, connection
 from samegrad.kvstore.connection import Caller, connect
 from samegrad.kvstore.framing import PREFIX_BYTES, encode
+from samegrad.kvstore.handles import Handle
 from samegrad.kvstore.handshake import answer, challenge, check_answer, is_loopback, parse_address
 from samegrad.kvstore.job import Job
 from samegrad.kvstore.link import Link
@@ -354,6 +355,30 @@ def test_a_worker_that_stands_still_is_told_by_its_number() -> None:
             store.push_pull("w", torch.ones(5)).wait(5.0)
         end(made[0])
         store.close()
+
+
+def test_a_worker_that_is_ahead_and_waits_gives_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For longer than the server waits for one; sums come all the time."""
+    monkeypatch.setattr(connection, "AHEAD_SLICES", 0)
+    keys = range(15)
+
+    def work(store: KVStore) -> None:
+        store.init({key: torch.zeros(5) for key in keys})
+        store.barrier().wait()
+        handles: list[Handle] = []
+        for key in keys:
+            if store.worker == 1:
+                time.sleep(0.1)
+            elif key == keys[-1]:
+                handles[0].wait()  # so this one has to wait until all others have come
+            handles.append(store.push_pull(key, torch.ones(5)))
+        store.wait(handles)
+
+    with some_servers(1, timeout_s=0.6) as (server,):
+        stores = [KVStore.connect(server.address, worker=(worker, 2)) for worker in range(2)]
+        run_workers(stores, work)
+        for store in stores:
+            store.close()
 
 
 @pytest.mark.parametrize("_", range(20))  # often enough to stop it between welcoming a worker and serving it

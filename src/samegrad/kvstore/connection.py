@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import heapq
 import itertools
+import math
 import os
 import socket
 import ssl
@@ -225,12 +226,14 @@ class Connection:
         return waiting
 
     def _next(self) -> Question | None:
-        """What is to be sent next; a Ping if there is nothing for a while; None at the end."""
+        """What is to be sent next; a Ping if nothing may be for a while; None at the end."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._queue or self._failure or self._last, self._ping_s):
-                return Question(Ping(), (), (), 0.0, lambda *_: None)
-            while self._queue and (pause_s := self._pause_s(self._queue[0][2])) > 0:
-                self._changed.wait(pause_s)
+            ping_at = time.monotonic() + self._ping_s
+            while self._failure is None and (pause_s := self._pause_s()) > 0:
+                left_s = ping_at - time.monotonic()
+                if left_s <= 0:
+                    return Question(Ping(), (), (), 0.0, lambda *_: None)
+                self._changed.wait(min(pause_s, left_s))
             if self._failure is not None or not self._queue:
                 return None
             question = heapq.heappop(self._queue)[2]
@@ -241,8 +244,11 @@ class Connection:
                 self._lead.pushed(request, sum(value.nbytes for value in question.values))
             return question
 
-    def _pause_s(self, question: Question) -> float:
-        return self._lead.pause_s(time.monotonic()) if _is_added(question) else 0.0
+    def _pause_s(self) -> float:
+        """Seconds until something is to be sent, unless something changes; 0 or less: now."""
+        if not self._queue:
+            return math.inf if self._last is None else 0.0
+        return self._lead.pause_s(time.monotonic()) if _is_added(self._queue[0][2]) else 0.0
 
     def _send(self) -> None:
         try:
