@@ -10,6 +10,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
+from samegrad.executors import notes
 from samegrad.executors.notes import gather_notes
 from samegrad.workers import context, launch
 
@@ -37,6 +38,38 @@ def last_notes(store: str) -> str:
     with pytest.raises(RuntimeError) as raised:
         gather_notes(None, b"0", 7)
     return str(raised.value)
+
+
+class Interrupted:
+    """Ctrl-C comes while a note is waited for."""
+
+    def wait(self) -> None:
+        raise KeyboardInterrupt
+
+
+def broken_off(store: str) -> str:
+    """On each of two ranks: a gather that is broken off, and the next one."""
+    worker = context()
+    assert worker is not None
+    rank = worker.rank
+    dist.init_process_group("gloo", store=FileStore(store, 2), rank=rank, world_size=2, timeout=timedelta(seconds=20))
+    gather_notes(None, b"0", 7)
+    real = dist.isend
+    dist.isend = lambda *_: Interrupted()  # type: ignore[assignment]
+    (post,) = notes._posts.values()
+    post._coming, kept = [], post._coming
+    with pytest.raises(KeyboardInterrupt):
+        gather_notes(None, b"1", 7)
+    dist.isend, post._coming = real, kept
+    with pytest.raises(RuntimeError, match="broken off") as raised:
+        gather_notes(None, b"2", 7)
+    return str(raised.value)
+
+
+@pytest.mark.dist
+def test_the_notes_of_a_gather_that_was_broken_off_are_not_taken_for_the_next(tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    assert launch(lambda: broken_off(store), devices="cpu:2", timeout_s=30)
 
 
 @pytest.mark.dist

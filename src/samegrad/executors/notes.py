@@ -50,6 +50,7 @@ class _Post:
         """See `gather_notes`."""
         if self._failure is not None:
             raise self._failure
+        self._failure = RuntimeError("a gather was broken off: what comes now are its notes")  # by Ctrl-C, if it stays
         own: Tensor = self._notes[self._rank]
         own.copy_(torch.frombuffer(bytearray(note), dtype=torch.uint8))
         going = [dist.isend(own, other, handle, self._tag) for other in self._others]
@@ -57,6 +58,7 @@ class _Post:
             if work is not None:
                 work.wait()
         found = [each.tobytes() for each in self._notes.numpy()]
+        self._failure = None
         try:
             self.ask(handle)
         except RuntimeError as failure:  # a rank has got all notes and has ended: these may have been the last
