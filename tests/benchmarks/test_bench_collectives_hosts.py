@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 
 import pytest
+from benchmarks.emulated_hosts import lacking
 
 from benchmarks import bench_collectives_hosts
 
@@ -15,8 +14,8 @@ from benchmarks import bench_collectives_hosts
 @pytest.mark.dist
 @pytest.mark.slow
 def test_the_tiny_preset_measures_both_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("tc")):
-        pytest.skip("needs root, ip and tc")
+    if missing := lacking():
+        pytest.skip(f"needs {missing}")
     file = tmp_path / "found.json"
     assert bench_collectives_hosts.main(["--preset", "tiny", "--json", str(file)]) == 0
     found = json.loads(file.read_text())["found"]["2"]["40000"]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 
 import pytest
 from benchmarks.bench_overlap import Load, most_hidden
+from benchmarks.emulated_hosts import lacking
 
 from benchmarks import bench_overlap
 
@@ -24,8 +23,8 @@ def test_what_can_be_hidden() -> None:
 @pytest.mark.dist
 @pytest.mark.slow
 def test_the_tiny_preset_measures_both_wrappers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("tc")):
-        pytest.skip("needs root, ip and tc")
+    if missing := lacking():
+        pytest.skip(f"needs {missing}")
     file = tmp_path / "found.json"
     assert bench_overlap.main(["--preset", "tiny", "--json", str(file)]) == 0
     printed = capsys.readouterr().out

@@ -25,35 +25,33 @@ def test_who_is_ahead_waits_for_the_next_sum() -> None:
     assert lead.pause_s(10.01) <= 0
 
 
-def test_nobody_waits_long_for_one_that_sends_nothing() -> None:
-    lead = Lead(0)
+def flowing(sums: int, gap_s: float) -> tuple[Lead, float]:
+    """One that is always ahead, after so many sums that came `gap_s` apart; and when the last one came."""
+    lead, now = Lead(0), 10.0
     for request in range(100):
         lead.pushed(request, MB)
-    for request in range(90):
-        lead.answered(request, now=10 + 0.01 * request)
-    last = 10 + 0.01 * 89
+    for request in range(sums):
+        now += gap_s
+        lead.answered(request, now)
+    return lead, now
+
+
+def test_nobody_waits_long_for_one_that_sends_nothing() -> None:
+    lead, last = flowing(90, gap_s=0.01)
     assert 0.02 < lead.pause_s(last) < 0.1  # a few times from one sum to the next
     assert lead.pause_s(last + 0.1) <= 0
 
 
 def test_a_pause_of_another_worker_counts_as_no_gap() -> None:
-    lead = Lead(0)
-    for request in range(100):
-        lead.pushed(request, MB)
-    for request in range(50):
-        lead.answered(request, now=10 + 0.01 * request)
-    usual = lead.pause_s(10 + 0.01 * 49)
-    lead.answered(50, now=60.0)
-    assert usual < lead.pause_s(60.0) < 1.5 * usual
+    lead, last = flowing(50, gap_s=0.01)
+    usual = lead.pause_s(last)
+    lead.answered(50, now=last + 50)
+    assert usual < lead.pause_s(last + 50) < 1.5 * usual
 
 
 def test_slower_links_make_for_longer_waits() -> None:
-    lead = Lead(0)
-    for request in range(100):
-        lead.pushed(request, MB)
-    for request in range(60):
-        lead.answered(request, now=10 + 0.2 * request)
-    assert 0.5 < lead.pause_s(10 + 0.2 * 59) <= 1.0
+    lead, last = flowing(60, gap_s=0.2)
+    assert 0.5 < lead.pause_s(last) <= 1.0
 
 
 def test_answers_to_what_was_no_push_count_nothing() -> None:

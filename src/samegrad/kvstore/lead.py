@@ -1,4 +1,4 @@
-"""How far the pushes of a worker to one server may be ahead of the sums that come back. Pure: the clock is asked for.
+"""How far the pushes of a worker to one server may be ahead of the sums that come back. Pure: it is told the time.
 
 A sum of a slice waits for the worker whose part comes last. TCP gives one worker more of the server's link than
 another; if that one runs ahead, the last sums all come when the slow one has pushed, one after the other, and the way
