@@ -2,10 +2,10 @@
 
     leave     a rank writes into its slot what the others add up of its contribution, or all of it
     (the ranks meet, and tell each other what their contributions count)
-    add_up    rank r adds part r up along the tree, divides it by the weight, shows it to all, and keeps it
-    take      every rank copies the other parts to private memory
+    add_up    rank r adds part r up along the tree, shows the sum to all, and keeps it divided by the weight
+    take      every rank divides the other parts into private memory
 
-A block is added up, divided, looked at and kept while it is in the cache. A contribution may stand in the private
+A block is added up, looked at, divided and kept while it is in the cache. A contribution may stand in the private
 memory where its mean is to be; then this rank's own part of it goes through no other memory.
 """
 
@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from samegrad.executors.additions import add_along
@@ -71,6 +72,7 @@ class SharedMean:
         self._taken = 0  # the ticket at which all ranks have taken what they need from the slots
         self._additions = additions([Node(0, each) for each in range(len(slots))], len(slots))
         self._is_kept = self.are_finite = True
+        self._weight = 1.0
 
     @staticmethod
     def flags_numel(ranks: int) -> int:
@@ -93,12 +95,12 @@ class SharedMean:
             self._write(segment, begin, end)
 
     def add_up(self, segments: Sequence[Segment], weight: float) -> None:
-        """Divides the sum of this rank's part by `weight`. Returns when all ranks have done so.
+        """Adds this rank's part up, to be divided by `weight`. Returns when all ranks have done so.
 
         The ranks must have met since they filled their slots. Where the mean is not finite, contributions in targets
         are still there, or are known to be finite.
         """
-        self._is_kept = True
+        self._is_kept, self._weight = True, weight
         for segment in segments:
             for begin, end in _inside(self._parts[self._rank][segment.flat], segment):
                 block = _BLOCK // segment.target.element_size()
@@ -109,15 +111,16 @@ class SharedMean:
         self.are_finite = bool(self._flags.all())
 
     def take(self, segments: Sequence[Segment]) -> None:
-        """Copies what is not there yet into the targets of the same `segments`."""
+        """Writes what is not there yet into the targets of the same `segments`."""
         for segment in segments:
             for rank, parts in enumerate(self._parts):
                 if rank != self._rank or not self._is_kept:
                     for begin, end in _inside(parts[segment.flat], segment):
-                        _cut(segment, begin, end).copy_(self._mean(rank, segment.flat)[begin:end])
+                        total = self._sum(rank, segment.flat)[begin:end]
+                        _divide(total, self._weight, _cut(segment, begin, end))
         self._taken = self._counters.arrive(self._operation)
 
-    def _mean(self, rank: int, flat: int) -> Tensor:
+    def _sum(self, rank: int, flat: int) -> Tensor:
         """Where the part of `rank` is shown to all: in the first slot that it has read, which is in its cache."""
         return self._slots[int(rank == 0 and len(self._slots) > 1)][flat]
 
@@ -132,12 +135,10 @@ class SharedMean:
         values = [flats[segment.flat][begin:end] for flats in self._slots]
         if segment.scale is not None:
             values[self._rank] = target if segment.scale == 1.0 else target * segment.scale
-        total = add_along(self._additions, values, self._mean(self._rank, segment.flat)[begin:end])
-        if weight != 1.0:
-            total.div_(weight)
-        self._is_kept = self._is_kept and _is_finite(total)
+        total = add_along(self._additions, values, self._sum(self._rank, segment.flat)[begin:end])
+        self._is_kept = self._is_kept and _is_finite(total) and (weight >= 1.0 or _is_finite(total / weight))
         if self._is_kept:
-            target.copy_(total)
+            _divide(total, weight, target)
 
 
 def _part(numel: int, rank: int, ranks: int) -> range:
@@ -160,6 +161,13 @@ def _outside(part: range, segment: Segment) -> Iterator[tuple[int, int]]:
 
 def _cut(segment: Segment, begin: int, end: int) -> Tensor:
     return segment.target[begin - segment.start : end - segment.start]
+
+
+def _divide(total: Tensor, weight: float, out: Tensor) -> None:
+    if weight == 1.0:
+        out.copy_(total)
+    else:
+        torch.div(total, weight, out=out)
 
 
 def _is_finite(block: Tensor) -> bool:
