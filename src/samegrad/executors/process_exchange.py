@@ -91,17 +91,18 @@ class ProcessExchange:
         return self._slots[: self._held][position]
 
     def start(self) -> ProcessExchange:
-        """See `base.Exchange.start`."""
+        """See `base.Exchange.start`; what is sent in the first round is on its way then."""
         self._turns.start()
         self._channel.meet(self._request.operation)
+        if self._count:
+            with self._channel.explained():
+                _start_together([lane[0] for lane in self._lanes])
         return self
 
     def wait(self) -> list[Tensor]:
         """See `base.Work.wait`."""
         self._turns.wait()
         with self._channel.explained():
-            if self._count:
-                _start_together([lane[0] for lane in self._lanes])
             for number in range(1, self._count):
                 for lane in self._lanes:
                     lane[number - 1].finish()

@@ -3,7 +3,8 @@
 Where ranks share memory, an exchange is additions that the rank's own core has to do; a second thread would only take
 that core, and Python's lock, from backward. So starting one says that the slots are filled, and the additions are done
 at the end, when nobody needs to wait for anybody. Everywhere else an exchange is messages and waiting, which a thread
-(and a stream, on CUDA) of its own does while backward goes on.
+(and a stream, on CUDA) of its own does while backward goes on. The last one cannot be hidden, so its first messages do
+not wait until the thread has been woken.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class Line(Protocol):
 
     is_apart: bool
 
-    def start(self, exchange: Exchange, take: Take, name: str) -> None:
+    def start(self, exchange: Exchange, take: Take, name: str, is_last: bool = False) -> None:
         """Says that the slots of `exchange` are filled; `take` gets its result, before `finish` returns. name: for a
-        timeline."""
+        timeline. is_last: whether `finish` comes next."""
         ...
 
     def finish(self) -> None:
@@ -64,7 +65,7 @@ class CallersLine:
     def __init__(self) -> None:
         self._works: list[tuple[Work, Take, str]] = []
 
-    def start(self, exchange: Exchange, take: Take, name: str) -> None:
+    def start(self, exchange: Exchange, take: Take, name: str, is_last: bool = False) -> None:
         """See `Line.start`."""
         self._works.append((exchange.start(), take, name))
 
@@ -92,20 +93,25 @@ class ThreadLine:
         self.is_apart = device.type != "cuda"  # NCCL needs all that goes over a group in one order
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._failure: BaseException | None = None
+        self._given = self._done = 0  # exchanges; each is counted by one thread
         threading.Thread(target=_work_through, args=(self._tasks,), name="samegrad exchanges", daemon=True).start()
         weakref.finalize(self, self._tasks.put, None)
 
-    def start(self, exchange: Exchange, take: Take, name: str) -> None:
+    def start(self, exchange: Exchange, take: Take, name: str, is_last: bool = False) -> None:
         """See `Line.start`."""
         filled = None if self._stream is None else torch.cuda.current_stream(self._device).record_event()
+        begun: Work | None = None
+        if is_last and self._stream is None and self._given == self._done:
+            with self._failures_kept():
+                begun = exchange.start()
+        self._given += 1
 
         def run() -> None:
-            if self._failure is None:
-                try:
+            with self._failures_kept():
+                if self._failure is None:
                     with span(name, "exchange"), self._on_stream(filled):
-                        take(exchange.start().wait())
-                except BaseException as failure:
-                    self._failure = failure
+                        take((begun or exchange.start()).wait())
+            self._done += 1
 
         self._tasks.put(run)
 
@@ -123,6 +129,14 @@ class ThreadLine:
     def close(self) -> None:
         """See `Line.close`."""
         self._tasks.put(None)
+
+    @contextlib.contextmanager
+    def _failures_kept(self) -> Iterator[None]:
+        """Within, what is raised is kept for `finish`."""
+        try:
+            yield
+        except BaseException as failure:
+            self._failure = failure
 
     @contextlib.contextmanager
     def _on_stream(self, filled: torch.cuda.Event | None) -> Iterator[None]:

@@ -209,4 +209,4 @@ class Reducer:
             bucket.total = total
             self._taken(bucket)
 
-        self._line.start(bucket.exchange, take, f"bucket {bucket.number}")
+        self._line.start(bucket.exchange, take, f"bucket {bucket.number}", is_last=bucket is self.buckets[-1])
