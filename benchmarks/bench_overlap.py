@@ -2,6 +2,7 @@
 
     sudo python benchmarks/bench_overlap.py                 # a minute; needs root, and the commands ip and tc
     sudo python benchmarks/bench_overlap.py --rate 50Mb --rounds 9
+    sudo python benchmarks/bench_overlap.py --buckets own   # each wrapper cuts them as it does if nothing is said
     sudo python benchmarks/bench_overlap.py --preset tiny   # seconds; figures mean nothing
 
 Two ranks, each on an emulated host (a network namespace), whose cables to a switch carry `--rate` in each direction
@@ -23,7 +24,7 @@ import os
 import platform
 import statistics
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class Load:
     numel: int = 62_500
     forward_s: float = 0.015
     backward_s: float = 0.03
-    per_bucket: int = 1  # layers
+    per_bucket: int = 1  # layers; 0 leaves it to each wrapper
 
     @property
     def nbytes(self) -> int:
@@ -99,16 +100,16 @@ def _rank(load: Load, ways: list[str], rounds: int, steps: int) -> None:
             time.sleep(load.forward_s if which == "forward" else load.backward_s)
 
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
-    bucket = load.per_bucket * load.numel * 4 / (1 << 20) * 0.999
+    size: dict[str, Any] = (
+        {"bucket_cap_mb": load.per_bucket * load.numel * 4 / (1 << 20) * 0.999} if load.per_bucket else {}
+    )
     model: Any = None
     models: dict[str, Any] = {}
     for way in ways:
         if way == "PyTorch DDP":
-            models[way] = nn.parallel.DistributedDataParallel(
-                PlayedLayers(load.layers, load.numel, work), bucket_cap_mb=bucket
-            )
+            models[way] = nn.parallel.DistributedDataParallel(PlayedLayers(load.layers, load.numel, work), **size)
         else:
-            models[way] = sg.DistributedDataParallel(PlayedLayers(load.layers, load.numel, work), bucket_cap_mb=bucket)
+            models[way] = sg.DistributedDataParallel(PlayedLayers(load.layers, load.numel, work), **size)
     found: dict[str, dict[str, list[float]]] = {way: {"step": [], "exchange": []} for way in ways}
     for number in range(rounds + 1):  # the first one warms up: DDP finds its buckets
         for way, model in models.items():
@@ -148,7 +149,17 @@ def measure(load: Load, ways: list[str], rate: float, rounds: int, steps: int) -
     return result
 
 
+def _hidden(load: Load, times: dict[str, list[float]]) -> str:
+    """The last columns of a line."""
+    shares = [
+        (exchange + load.computing_s - step) / most_hidden(load, exchange)
+        for step, exchange in zip(times["step"], times["exchange"], strict=True)
+    ]
+    return f" {most_hidden(load, statistics.median(times['exchange'])) * 1e3:6.0f} ms {statistics.median(shares):7.0%}"
+
+
 WAYS = ["samegrad", "PyTorch DDP"]
+_BUCKETS = {"layer": "a bucket for each layer", "own": "buckets as each wrapper cuts them"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -157,6 +168,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rate", type=rate_of, default="100Mb", help="of the link in each direction")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5, help="of each way in a round")
+    parser.add_argument("--buckets", choices=["layer", "own"], default="layer", help="one for each layer, or the usual")
     parser.add_argument("--ways", default=",".join(WAYS), help="those to measure, with commas")
     parser.add_argument("--preset", choices=["full", "tiny"], default="full")
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
@@ -172,6 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"bench_overlap.py needs {missing}", file=sys.stderr)
         return 1
     load = Load(layers=3, numel=10_000, forward_s=0.002, backward_s=0.004) if options.preset == "tiny" else Load()
+    load = replace(load, per_bucket=int(options.buckets == "layer"))
     rounds, steps = (1, 2) if options.preset == "tiny" else (options.rounds, options.steps)
     try:
         result = measure(load, ways, options.rate, rounds, steps)
@@ -182,25 +195,18 @@ def main(arguments: list[str] | None = None) -> int:
         f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}, torch "
         f"{result['torch']}; two emulated hosts, {options.rate * 8 / 1e6:g} Mbit/s each way, Gloo; computing emulated "
         f"by sleeping: {load.layers} layers, {load.forward_s * 1e3:g} ms forward and {load.backward_s * 1e3:g} ms "
-        f"backward each; {load.nbytes / 1e6:g} MB of gradients, a bucket for {load.per_bucket} layer; {rounds} rounds "
+        f"backward each; {load.nbytes / 1e6:g} MB of gradients, {_BUCKETS[options.buckets]}; {rounds} rounds "
         f"of {steps} steps"
     )
     print(conditions)
-    print(
-        f"{'':14s} {'step':>9s} {'min - max':>19s} {'computing':>10s} {'exchange':>9s} {'can hide':>9s} {'hidden':>7s}"
-    )
+    hidden = f" {'can hide':>9s} {'hidden':>7s}" if load.per_bucket else ""
+    print(f"{'':14s} {'step':>9s} {'min - max':>19s} {'computing':>10s} {'exchange':>9s}{hidden}")
     found = result["found"]
     for way, times in found.items():
-        shares = [
-            (exchange + load.computing_s - step) / most_hidden(load, exchange)
-            for step, exchange in zip(times["step"], times["exchange"], strict=True)
-        ]
         step, exchange = statistics.median(times["step"]), statistics.median(times["exchange"])
         spread = f"{min(times['step']) * 1e3:.0f} - {max(times['step']) * 1e3:.0f} ms"
-        print(
-            f"{way:14s} {step * 1e3:6.0f} ms {spread:>19s} {load.computing_s * 1e3:7.0f} ms {exchange * 1e3:6.0f} ms "
-            f"{most_hidden(load, exchange) * 1e3:6.0f} ms {statistics.median(shares):7.0%}"
-        )
+        line = f"{way:14s} {step * 1e3:6.0f} ms {spread:>19s} {load.computing_s * 1e3:7.0f} ms {exchange * 1e3:6.0f} ms"
+        print(line + (_hidden(load, times) if load.per_bucket else ""))
     if len(found) == 2:
         ratios = [a / b for a, b in zip(found[WAYS[0]]["step"], found[WAYS[1]]["step"], strict=True)]
         print(f"a step of samegrad takes {statistics.median(ratios):.3f} times as long as one of DDP")

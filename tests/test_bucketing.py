@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from samegrad.bucketing import buckets
+from samegrad.bucketing import buckets, usual_size
 
 SIZES = [4, 1, 1, 9, 1, 2]
 
@@ -37,3 +37,10 @@ def test_all_but_the_last_are_large_enough_and_nothing_is_lost(least: float) -> 
     parts = buckets(SIZES, least)
     assert [at for part in parts for at in part] == list(range(len(SIZES)))
     assert all(sum(SIZES[at] for at in part) >= least for part in parts[:-1])
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "least"), [(0, 1 << 18), (1 << 20, 1 << 18), (16_000_000, 1_000_000), (1 << 30, 1 << 22)]
+)
+def test_the_usual_size_is_a_sixteenth_within_bounds(nbytes: int, least: int) -> None:
+    assert usual_size(nbytes) == least

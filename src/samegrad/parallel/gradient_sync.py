@@ -246,7 +246,7 @@ class GradientSync:
         if trained not in self._kept:
             names = [name for name, is_trained in zip(self._names, trained, strict=True) if is_trained]
             doing = f"{self._backward}: comparing what is trained"
-            compare([f"buckets of {self._shares.bucket_bytes} bytes", *names], self._group, doing)
+            compare(names, self._group, doing)
             if len(self._kept) == _KEPT:
                 self._kept.pop(next(iter(self._kept))).close()
             self._kept[trained] = self._new_means(self._in_buckets(trained))

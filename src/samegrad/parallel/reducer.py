@@ -19,18 +19,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from samegrad.bucketing import buckets
+from samegrad.bucketing import buckets, usual_size
 from samegrad.executors import Exchange, Group
+from samegrad.executors.shared_memory import SharedMemoryGroup
 from samegrad.parallel.exchange import prepare_exchange
 from samegrad.parallel.layout import FlatLayout
 from samegrad.parallel.lines import line_for
 from samegrad.strategy import Strategy
 
-__all__ = ["BUCKET_BYTES", "Bucket", "Reducer", "Shares", "short_name"]
+__all__ = ["Bucket", "Reducer", "Shares", "short_name"]
 
-BUCKET_BYTES = 4 << 20
-"""Least size of a bucket where the strategy does not say it: what was just filled is in a cache still."""
-
+_IN_MEMORY = 4 << 20  # bytes of a bucket of ranks that share memory: what was just filled is in a cache still
 _LONGEST_NAME = 40  # of a parameter, in the name of an operation
 
 
@@ -48,11 +47,11 @@ class Shares:
     leaves: int
     strategy: Strategy | None = None
 
-    @property
-    def bucket_bytes(self) -> int:
-        """Least size of a bucket."""
-        size = None if self.strategy is None else self.strategy.bucket_bytes
-        return BUCKET_BYTES if size is None else size
+    def bucket_bytes(self, nbytes: int) -> int:
+        """Least size of a bucket, for gradients of `nbytes` bytes."""
+        if self.strategy is not None and self.strategy.bucket_bytes is not None:
+            return self.strategy.bucket_bytes
+        return _IN_MEMORY if isinstance(self.group, SharedMemoryGroup) else usual_size(nbytes)
 
     @property
     def are_sharded(self) -> bool:
@@ -110,7 +109,8 @@ class Reducer:
     ) -> None:
         plain = [parameter for _, parameter in parameters]
         backwards = range(len(plain))[::-1]
-        parts = buckets([plain[position].nbytes for position in backwards], shares.bucket_bytes)
+        nbytes = [plain[position].nbytes for position in backwards]
+        parts = buckets(nbytes, shares.bucket_bytes(sum(nbytes)))
         self.buckets: list[Bucket] = []
         for part in parts:
             positions = sorted(backwards[at] for at in part)
