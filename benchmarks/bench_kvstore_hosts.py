@@ -11,7 +11,8 @@ the workers' hosts. A figure is the median of the rounds, from the first worker 
 sum.
 
 "limit" is the time that the bytes take on the cable that has to carry most, both directions at the same time, without
-headers, which alone take 4 %. "plain" is what `plain_exchange` takes in turns with the store: a program that sends as
+headers, which alone take 4 %; "full" is how much of what that cable can carry went over it, with headers (1514 bytes
+for 1448). "plain" is what `plain_exchange` takes in turns with the store: a program that sends as
 many bytes over as many connections, receives as many at the same time, and neither adds nor waits for anybody. So it is
 what cables, TCP and cores of this machine have to give. Behind both is the share of it that the store reaches. "cores"
 is how busy all of the machine's were while the store was measured, with whatever else ran there. "predicted" is what
@@ -214,7 +215,8 @@ def _line(row: dict[str, Any]) -> str:
     plain = statistics.median(row["plain_s"])
     return (
         f"{row['case']:32s} {median:8.3f} s {spread:>17s} {row['limit_s']:8.3f} s {row['limit_s'] / median:7.1%} "
-        f"{plain:8.3f} s {plain / median:7.1%} {statistics.median(row['cores']):6.0%} "
+        f"{row['limit_s'] / _PAYLOAD / median:7.1%} {plain:8.3f} s {plain / median:7.1%} "
+        f"{statistics.median(row['cores']):6.0%} "
         f"{row['predicted_s']:8.3f} s {row['predicted_s'] / median - 1:+7.1%}"
     )
 
@@ -230,8 +232,8 @@ def _all_cases(options: argparse.Namespace, numel: int) -> list[dict[str, Any]]:
         hosts = stack.enter_context(emulated_hosts(PREFIX, 2 * options.workers, options.rate, options.control))
         workers = stack.enter_context(_started(hosts, options.workers, secret_file))
         print(
-            f"{'':32s} {'median':>10s} {'min - max':>17s} {'limit':>10s} {'of it':>7s} {'plain':>10s} {'of it':>7s} "
-            f"{'cores':>6s} {'predicted':>10s}   error"
+            f"{'':32s} {'median':>10s} {'min - max':>17s} {'limit':>10s} {'of it':>7s} {'full':>7s} "
+            f"{'plain':>10s} {'of it':>7s} {'cores':>6s} {'predicted':>10s}   error"
         )
         for case in cases_of(options.workers):
             prediction = predict(case, numel, options.rate * _PAYLOAD)

@@ -81,6 +81,17 @@ def test_small_values_that_come_alone_are_spread_over_servers() -> None:
     assert servers == {(0,), (1,), (2,), (3,)}
 
 
+def test_on_a_link_the_ends_of_a_long_part_are_cut_shorter() -> None:
+    lengths = [
+        4 * (each.stop - each.start) >> 10 for each in place([Extent("w", 2_000_000, 4)], 1, LINK_SLICE_BYTES)["w"]
+    ]
+    assert lengths == [128, 256, 512, 1024, 1024, 1024, 1024, 1024, 900, 512, 256, 128]
+    of_two = place([Extent("w", 2_000_000, 4)], 2, LINK_SLICE_BYTES)["w"]
+    assert {4 * (of_two[at].stop - of_two[at].start) for at in (0, 8, 9)} == {128 << 10}
+    short = place([Extent("w", 900_000, 4)], 1, LINK_SLICE_BYTES)["w"]
+    assert {4 * (each.stop - each.start) for each in short[:-1]} == {LINK_SLICE_BYTES}
+
+
 def test_the_place_is_what_it_was() -> None:
     """Workers of different processes and machines must agree: nothing may depend on Python's own hashes."""
     placed = place([Extent("w", 40_000, 4), Extent("v", 20_000, 4), Extent(3, 5, 4), Extent("3", 5, 4)], 2)

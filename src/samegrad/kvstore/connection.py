@@ -241,7 +241,7 @@ class Connection:
             question.message = dataclasses.replace(question.message, request=request)  # type: ignore[call-arg]
             self._asked[request] = question
             if _is_added(question):
-                self._lead.pushed(request, sum(value.nbytes for value in question.values))
+                self._lead.pushed(request, sum(value.nbytes for value in question.values), time.monotonic())
             return question
 
     def _pause_s(self) -> float:

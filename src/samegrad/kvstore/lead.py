@@ -7,6 +7,10 @@ leaves the link to the others.
 
 But a worker that is early must not wait for one that still computes. So it waits only while sums keep coming: for a few
 times as long as it mostly takes from one to the next.
+
+Connections that were idle start with what all of them send at once, more than the links can queue; what is lost then
+may be waited for as long as TCP takes to notice, 0.2 s and more, and all sums behind it with it. So the first pushes
+are few, until sums come back.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ _TIMES_AS_LONG = 4
 _LEAST_S, _MOST_S = 0.02, 1.0
 _FIRST_GAP_S = 0.05
 _SHARE = 0.25  # of the last gap in what is taken for the usual one
+_FIRST = 4  # one part in so many of the usual bytes may go out at the beginning
+_IDLE_S = 0.2  # after that, TCP begins anew
 
 
 class Lead:
@@ -31,14 +37,16 @@ class Lead:
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self._most = self._room = most
         self._pushes: dict[int, int] = {}
         self._ahead = 0
         self._answered_at = -math.inf
         self._gap_s = _FIRST_GAP_S
 
-    def pushed(self, request: int, nbytes: int) -> None:
+    def pushed(self, request: int, nbytes: int, now: float) -> None:
         """A push of `nbytes` goes out."""
+        if not self._ahead and now - self._answered_at > _IDLE_S:
+            self._answered_at, self._room = now, self._most // _FIRST
         self._pushes[request] = nbytes
         self._ahead += nbytes
 
@@ -50,11 +58,13 @@ class Lead:
         gap_s = min(now - self._answered_at, 2 * self._gap_s)  # a longer one was no gap, but a pause of somebody
         self._gap_s += _SHARE * (gap_s - self._gap_s)
         self._answered_at = now
-        was, self._ahead = self._ahead, self._ahead - nbytes
-        return was > self._most >= self._ahead
+        waits = self._ahead > self._room
+        self._ahead -= nbytes
+        self._room = min(self._room + nbytes, self._most)
+        return waits and self._ahead <= self._room
 
     def pause_s(self, now: float) -> float:
         """Seconds for which the next push is to wait, unless an answer comes before; 0 or less if it may go."""
-        if self._ahead <= self._most:
+        if self._ahead <= self._room:
             return 0.0
         return self._answered_at + min(max(_TIMES_AS_LONG * self._gap_s, _LEAST_S), _MOST_S) - now

@@ -3,7 +3,9 @@
 A value of more than WHOLE_BYTES is cut over all servers, in units of UNIT_BYTES; a smaller one lies whole on one
 server. What lies on one server is cut further, into slices, so that one slice can be on its way back while the next one
 arrives: at most LINK_SLICE_BYTES long where a server may be on another host, and SLICE_BYTES where there is no link to
-keep busy, and each slice costs time of the same cores. With two servers, and the sizes in units:
+keep busy, and each slice costs time of the same cores. On a link, the slices at both ends of a long part are shorter:
+nothing comes back until the first one is there from all workers, and nothing goes out while the last one comes back.
+With two servers, and the sizes in units:
 
     value   units   server 0        server 1
     w       5       [0 1]           [2 3 4]
@@ -17,6 +19,7 @@ server holds at most `imbalance(values)` bytes more than the emptiest one: a uni
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,6 +46,7 @@ UNIT_BYTES = 1 << 12
 WHOLE_BYTES = 1 << 16
 SLICE_BYTES = 1 << 22
 LINK_SLICE_BYTES = 1 << 20
+_SHORTEST_BYTES = 1 << 17  # of the slices at both ends; they double in length from there
 _LONGEST_KEY = 512  # bytes
 
 
@@ -93,7 +97,7 @@ def check_key(key: object) -> None:
 def place(values: Sequence[Extent], servers: int, slice_bytes: int = SLICE_BYTES) -> dict[Key, list[Slice]]:
     """The slices of each value on `servers` servers (numbered from 0), in the order of its elements.
 
-    slice_bytes: of the longest slice; whole units.
+    slice_bytes: of the longest slice; whole units. Up to LINK_SLICE_BYTES, the ends of long parts are cut shorter.
     Raises ConfigurationError for no servers, slices of parts of units, or a key that is listed twice.
     """
     if servers < 1:
@@ -117,7 +121,7 @@ def place(values: Sequence[Extent], servers: int, slice_bytes: int = SLICE_BYTES
         found[value.key] = [
             Slice(value.key, piece.start, piece.stop, (chosen[part.start],))
             for part in parts
-            for piece in _in_slices(part, slice_bytes // value.itemsize)
+            for piece in _in_slices(part, value.itemsize, slice_bytes)
         ]
     return {value.key: found[value.key] for value in values}
 
@@ -145,5 +149,22 @@ def _over_servers(value: Extent, servers: int) -> list[range]:
     return parts
 
 
-def _in_slices(part: range, step: int) -> list[range]:
-    return [range(start, min(start + step, part.stop)) for start in range(part.start, part.stop, step)] or [part]
+def _in_slices(part: range, itemsize: int, slice_bytes: int) -> list[range]:
+    step, ends = slice_bytes // itemsize, [nbytes // itemsize for nbytes in _end_slices(slice_bytes)]
+    if len(part) <= 2 * (sum(ends) + step):
+        ends = []
+    middle = len(part) - 2 * sum(ends)
+    if ends:
+        middle -= len(part) % (UNIT_BYTES // itemsize)  # the rest goes to the last slice: all begin with a unit
+    lengths = [*ends, *(min(step, middle - start) for start in range(0, middle, step)), *ends[::-1]]
+    starts = list(itertools.accumulate(lengths, initial=part.start))[: len(lengths) or 1]
+    return list(itertools.starmap(range, itertools.pairwise([*starts, part.stop])))
+
+
+def _end_slices(slice_bytes: int) -> list[int]:
+    """The bytes of the slices at the beginning of a long part; those at its end are as long, in turn."""
+    found, nbytes = [], _SHORTEST_BYTES
+    while nbytes < slice_bytes <= LINK_SLICE_BYTES:
+        found.append(nbytes)
+        nbytes *= 2
+    return found
