@@ -9,14 +9,14 @@ MB = 1 << 20
 
 def busy(most: int) -> Lead:
     """One whose connection has carried much, up to 10.0."""
-    lead = Lead(most)
+    lead = Lead(most, MB)
     lead.pushed(-1, 2 * most, now=9.9)
     lead.answered(-1, now=10.0)
     return lead
 
 
 def test_the_first_pushes_are_few_until_a_sum_comes_back() -> None:
-    lead = Lead(8 * MB)
+    lead = Lead(8 * MB, 2 * MB)
     for request in range(3):
         assert lead.pause_s(10.0) <= 0
         lead.pushed(request, MB, now=10.0)
@@ -28,10 +28,17 @@ def test_the_first_pushes_are_few_until_a_sum_comes_back() -> None:
 
 
 def test_nobody_waits_long_at_the_beginning_for_one_that_computes() -> None:
-    lead = Lead(4 * MB)
+    lead = Lead(4 * MB, MB)
     lead.pushed(0, 2 * MB, now=10.0)
-    assert 0 < lead.pause_s(10.0) <= 0.25
-    assert lead.pause_s(10.25) <= 0
+    assert 0 < lead.pause_s(10.0) <= 0.2
+    assert lead.pause_s(10.2) <= 0
+
+
+def test_without_a_link_nobody_waits_at_the_beginning() -> None:
+    lead = Lead(4 * MB, 4 * MB)
+    for request in range(9):
+        assert lead.pause_s(10.0) <= 0
+        lead.pushed(request, MB, now=10.0)
 
 
 def test_a_connection_that_was_busy_does_not_begin_anew() -> None:
@@ -55,7 +62,7 @@ def test_who_is_ahead_waits_for_the_next_sum() -> None:
 
 
 def test_what_came_back_makes_room_up_to_the_usual() -> None:
-    lead = Lead(4 * MB)
+    lead = Lead(4 * MB, MB)
     for request in range(8):
         lead.pushed(request, MB, now=10.0)
     for request in range(4):
@@ -67,7 +74,7 @@ def test_what_came_back_makes_room_up_to_the_usual() -> None:
 
 def flowing(sums: int, gap_s: float) -> tuple[Lead, float]:
     """One that is always ahead, after so many sums that came `gap_s` apart; and when the last one came."""
-    lead, now = Lead(0), 10.0
+    lead, now = Lead(0, 0), 10.0
     for request in range(100):
         lead.pushed(request, MB, now)
     for request in range(sums):
@@ -95,7 +102,7 @@ def test_slower_links_make_for_longer_waits() -> None:
 
 
 def test_answers_to_what_was_no_push_count_nothing() -> None:
-    lead = Lead(0)
+    lead = Lead(0, 0)
     lead.pushed(1, MB, now=0.5)
     assert not lead.answered(2, now=1.0)
     assert lead.answered(1, now=1.0)

@@ -32,7 +32,7 @@ from samegrad.kvstore.handshake import LONGEST_S, answer, check_reach, is_loopba
 from samegrad.kvstore.lead import AHEAD_SLICES, Lead
 from samegrad.kvstore.link import Link
 from samegrad.kvstore.messages import Challenge, Failed, Hello, Message, Ping, Push, Refused, Values, Welcome
-from samegrad.kvstore.placement import SLICE_BYTES, UNIT_BYTES, WHOLE_BYTES
+from samegrad.kvstore.placement import LINK_SLICE_BYTES, SLICE_BYTES, UNIT_BYTES, WHOLE_BYTES
 from samegrad.kvstore.ring import new_rings
 from samegrad.kvstore.tls import greet
 from samegrad.machine import orders_stores
@@ -179,7 +179,8 @@ class Connection:
         self._order = itertools.count()
         self._requests = itertools.count(1)
         self._asked: dict[int, Question] = {}
-        self._lead = Lead(AHEAD_SLICES * welcome.slice_bytes)
+        most = AHEAD_SLICES * welcome.slice_bytes
+        self._lead = Lead(most, welcome.slice_bytes if welcome.slice_bytes <= LINK_SLICE_BYTES else most)
         self._changed = threading.Condition()
         self._last: Message | None = None
         self._failure: Exception | None = None

@@ -101,16 +101,20 @@ class ThreadLine:
         """See `Line.start`."""
         filled = None if self._stream is None else torch.cuda.current_stream(self._device).record_event()
         begun: Work | None = None
-        if is_last and self._stream is None and self._given == self._done:
-            with self._failures_kept():
+        if is_last and self._stream is None and self._failure is None and self._given == self._done:
+            try:
                 begun = exchange.start()
+            except Exception as failure:  # what else there is, Ctrl-C, is for the caller
+                self._failure = failure
         self._given += 1
 
         def run() -> None:
-            with self._failures_kept():
-                if self._failure is None:
+            if self._failure is None:
+                try:
                     with span(name, "exchange"), self._on_stream(filled):
                         take((begun or exchange.start()).wait())
+                except BaseException as failure:
+                    self._failure = failure
             self._done += 1
 
         self._tasks.put(run)
@@ -129,14 +133,6 @@ class ThreadLine:
     def close(self) -> None:
         """See `Line.close`."""
         self._tasks.put(None)
-
-    @contextlib.contextmanager
-    def _failures_kept(self) -> Iterator[None]:
-        """Within, what is raised is kept for `finish`."""
-        try:
-            yield
-        except BaseException as failure:
-            self._failure = failure
 
     @contextlib.contextmanager
     def _on_stream(self, filled: torch.cuda.Event | None) -> Iterator[None]:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from samegrad.bucketing import buckets, usual_size
-from samegrad.executors import Exchange, Group
+from samegrad.executors import Exchange, Group, SoloGroup
 from samegrad.executors.shared_memory import SharedMemoryGroup
 from samegrad.parallel.exchange import prepare_exchange
 from samegrad.parallel.layout import FlatLayout
@@ -29,7 +29,7 @@ from samegrad.strategy import Strategy
 
 __all__ = ["Bucket", "Reducer", "Shares", "short_name"]
 
-_IN_MEMORY = 4 << 20  # bytes of a bucket of ranks that share memory: what was just filled is in a cache still
+_IN_MEMORY = 4 << 20  # bytes of a bucket that goes over no link: what was just filled is in a cache still
 _LONGEST_NAME = 40  # of a parameter, in the name of an operation
 
 
@@ -51,7 +51,7 @@ class Shares:
         """Least size of a bucket, for gradients of `nbytes` bytes."""
         if self.strategy is not None and self.strategy.bucket_bytes is not None:
             return self.strategy.bucket_bytes
-        return _IN_MEMORY if isinstance(self.group, SharedMemoryGroup) else usual_size(nbytes)
+        return _IN_MEMORY if isinstance(self.group, SharedMemoryGroup | SoloGroup) else usual_size(nbytes)
 
     @property
     def are_sharded(self) -> bool:
