@@ -10,7 +10,7 @@ times as long as it mostly takes from one to the next.
 
 What all workers send at once, into connections that were idle, is more than a link can queue; what is lost then may be
 waited for as long as TCP takes to notice, 0.2 s and more, and all sums behind it with it. So the first pushes are few,
-until a sum comes back, or as much time has passed as that would cost: then the others may be computing.
+until a sum comes back, or a few of the usual times between two have passed: then the others may be computing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ _LEAST_S, _MOST_S = 0.02, 1.0
 _FIRST_GAP_S = 0.05
 _SHARE = 0.25  # of the last gap in what is taken for the usual one
 _IDLE_S = 0.2  # after that, TCP begins anew
-_FIRST_MOST_S = 0.2
 
 
 class Lead:
@@ -39,7 +38,7 @@ class Lead:
 
     def __init__(self, most: int, first: int) -> None:
         self._most = self._room = most
-        self._first, self._longest_s = first, _MOST_S
+        self._first = first
         self._pushes: dict[int, int] = {}
         self._ahead = 0
         self._answered_at = -math.inf
@@ -48,7 +47,7 @@ class Lead:
     def pushed(self, request: int, nbytes: int, now: float) -> None:
         """A push of `nbytes` goes out."""
         if self._first < self._most and not self._ahead and now - self._answered_at > _IDLE_S:
-            self._answered_at, self._room, self._longest_s = now, self._first, _FIRST_MOST_S
+            self._answered_at, self._room = now, self._first
         self._pushes[request] = nbytes
         self._ahead += nbytes
 
@@ -59,7 +58,7 @@ class Lead:
             return False
         gap_s = min(now - self._answered_at, 2 * self._gap_s)  # a longer one was no gap, but a pause of somebody
         self._gap_s += _SHARE * (gap_s - self._gap_s)
-        self._answered_at, self._longest_s = now, _MOST_S
+        self._answered_at = now
         waits = self._ahead > self._room
         self._ahead -= nbytes
         self._room = min(self._room + nbytes, self._most)
@@ -69,4 +68,4 @@ class Lead:
         """Seconds for which the next push is to wait, unless an answer comes before; 0 or less if it may go."""
         if self._ahead <= self._room:
             return 0.0
-        return self._answered_at + min(max(_TIMES_AS_LONG * self._gap_s, _LEAST_S), self._longest_s) - now
+        return self._answered_at + min(max(_TIMES_AS_LONG * self._gap_s, _LEAST_S), _MOST_S) - now
