@@ -17,7 +17,7 @@ from torch import Tensor
 
 from samegrad.shards import Node, leaves_of, subtrees
 
-__all__ = ["ADDABLE", "RunningSum", "Value", "as_real"]
+__all__ = ["ADDABLE", "RunningSum", "Value", "as_real", "divide"]
 
 Value = list[Tensor | None]
 
@@ -34,6 +34,14 @@ ADDABLE = frozenset(
 def as_real(tensor: Tensor) -> Tensor:
     """The same memory as real numbers: of a complex tensor, with one dimension more."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def divide(total: Tensor, weight: float, out: Tensor) -> None:
+    """`out` becomes the mean `total` / `weight`; both real, of one shape."""
+    if weight == 1.0:
+        out.copy_(total)
+    else:
+        torch.div(total, weight, out=out)
 
 
 class RunningSum:

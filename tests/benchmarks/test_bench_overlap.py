@@ -22,16 +22,20 @@ def test_what_can_be_hidden() -> None:
 
 @pytest.mark.dist
 @pytest.mark.slow
-def test_the_tiny_preset_measures_both_wrappers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("buckets", ["layer", "own"])
+def test_the_tiny_preset_measures_both_wrappers(
+    buckets: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     if missing := lacking():
         pytest.skip(f"needs {missing}")
     file = tmp_path / "found.json"
-    assert bench_overlap.main(["--preset", "tiny", "--json", str(file)]) == 0
+    assert bench_overlap.main(["--preset", "tiny", "--buckets", buckets, "--json", str(file)]) == 0
     printed = capsys.readouterr().out
     found = json.loads(file.read_text())["found"]
     assert list(found) == bench_overlap.WAYS
     assert all(seconds > 0 for times in found.values() for each in times.values() for seconds in each)
     assert "computing emulated by sleeping" in printed
+    assert ("can hide" in printed) == (buckets == "layer")
     assert "times as long as one of DDP" in printed
 
 

@@ -104,6 +104,16 @@ def test_a_sum_of_finite_numbers_may_overflow_when_it_is_looked_at() -> None:
         assert are_finite
 
 
+def test_a_mean_may_overflow_where_the_sum_does_not() -> None:
+    values = [torch.full((5_000,), 3e38 * (1 - rank)) for rank in range(2)]
+    for rank, (mean, between, are_finite) in enumerate(
+        run_ranks(2, lambda group: one_segment(group, values[group.rank].clone(), 1.0, 0.5))
+    ):
+        assert not are_finite
+        assert torch.isinf(mean).all()
+        assert torch.equal(between, values[rank])
+
+
 def in_slots_after_all(group: SharedMemoryGroup, own: Tensor) -> Tensor:
     mean = group.prepare_mean([(own.dtype, own.numel())], "x")
     mean.leave(Segment(0, 0, own, 1.0))

@@ -15,13 +15,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from samegrad.executors.additions import add_along
 from samegrad.executors.counters import Counters
 from samegrad.shards import Node, additions
-from samegrad.summation import as_real
+from samegrad.summation import as_real, divide
 
 __all__ = ["Segment", "SharedMean"]
 
@@ -117,7 +116,7 @@ class SharedMean:
                 if rank != self._rank or not self._is_kept:
                     for begin, end in _inside(parts[segment.flat], segment):
                         total = self._sum(rank, segment.flat)[begin:end]
-                        _divide(total, self._weight, _cut(segment, begin, end))
+                        divide(total, self._weight, _cut(segment, begin, end))
         self._taken = self._counters.arrive(self._operation)
 
     def _sum(self, rank: int, flat: int) -> Tensor:
@@ -138,7 +137,7 @@ class SharedMean:
         total = add_along(self._additions, values, self._sum(self._rank, segment.flat)[begin:end])
         self._is_kept = self._is_kept and _is_finite(total) and (weight >= 1.0 or _is_finite(total / weight))
         if self._is_kept:
-            _divide(total, weight, target)
+            divide(total, weight, target)
 
 
 def _part(numel: int, rank: int, ranks: int) -> range:
@@ -161,13 +160,6 @@ def _outside(part: range, segment: Segment) -> Iterator[tuple[int, int]]:
 
 def _cut(segment: Segment, begin: int, end: int) -> Tensor:
     return segment.target[begin - segment.start : end - segment.start]
-
-
-def _divide(total: Tensor, weight: float, out: Tensor) -> None:
-    if weight == 1.0:
-        out.copy_(total)
-    else:
-        torch.div(total, weight, out=out)
 
 
 def _is_finite(block: Tensor) -> bool:

@@ -15,7 +15,7 @@ from samegrad.parallel.backward_record import BackwardRecord
 from samegrad.parallel.private_gradients import PrivateGradients
 from samegrad.parallel.reducer import Bucket, Reducer, Shares
 from samegrad.schedules.places import BLOCK
-from samegrad.summation import as_real
+from samegrad.summation import as_real, divide
 
 __all__ = ["BucketMeans", "Gather", "GradientMeans"]
 
@@ -181,10 +181,7 @@ def _divide(total: Tensor, weight: float, out: Tensor) -> bool:
     step = BLOCK if out.device.type == "cpu" else max(out.numel(), 1)
     found = 0.0
     for part, block in zip(total.split(step), out.split(step), strict=True):
-        if weight == 1.0:
-            block.copy_(part)
-        else:
-            torch.div(part, weight, out=block)
+        divide(part, weight, block)
         found += float(block.sum())
     # A sum is quick and finds all there is; that of large finite numbers may be infinite, too.
     return math.isfinite(found) or bool(out.isfinite().all())
