@@ -12,12 +12,12 @@ sum.
 
 "limit" is the time that the bytes take on the cable that has to carry most, both directions at the same time, without
 headers, which alone take 4 %; "full" is how much of what that cable can carry went over it, with headers (1514 bytes
-for 1448). "plain" is what `plain_exchange` takes in turns with the store: a program that sends as
-many bytes over as many connections, receives as many at the same time, and neither adds nor waits for anybody. So it is
-what cables, TCP and cores of this machine have to give. Behind both is the share of it that the store reaches. "cores"
-is how busy all of the machine's were while the store was measured, with whatever else ran there. "predicted" is what
-samegrad.simulator finds for the schedule `servers` on these hosts, in as many pieces as the store has slices of the
-value on a server. There, a cable carries what TCP can have of it: 1448 of 1514 bytes.
+for 1448). "plain" is what `plain_exchange` takes in turns with the store: a program that sends as many bytes over as
+many connections, receives as many at the same time, and neither adds nor waits for anybody. So it is what cables, TCP
+and cores of this machine have to give. Behind both is the share of it that the store reaches. "cores" is how busy all
+of the machine's were while the store was measured, with whatever else ran there. "predicted" is what samegrad.simulator
+finds for the schedule `servers` on these hosts, in as many pieces as the store has slices of the value on a server.
+There, a cable carries what TCP can have of it: 1448 of 1514 bytes.
 """
 
 from __future__ import annotations
