@@ -213,7 +213,7 @@ class ServerState:
             refused = self.fail(
                 worker,
                 f"the workers do not agree on key {key!r}: worker {known.first} has {theirs}, worker {worker} has "
-                f"{ours}. All workers must init the same keys, in the same batches, with the same shapes and dtypes",
+                f"{ours}. All must list the servers in one order, and init the same keys in the same batches, alike",
             )
             assert self.failure is not None
             return [*refused, Reply(worker, Refused(message.request, "RequestRefused", self.failure.text))]
