@@ -91,8 +91,8 @@ class Clocks:
         at = self.counts[worker]
         if step > at + 1:
             raise RequestRefused(
-                f"push {step} of worker {worker} came, but its push {at + 1} did not, or was refused, as one is that is "
-                f"more than {AHEAD} ahead of another worker; wait for its handle, which tells"
+                f"push {step} of worker {worker} came, but its push {at + 1} did not, or was refused, as one is that "
+                f"is more than {AHEAD} ahead of another worker; wait for its handle, which tells"
             )
         if self._consistency.is_sync and step > self.completed + AHEAD:
             raise RequestRefused(
